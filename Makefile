@@ -1,0 +1,59 @@
+# Each target sets up what it needs in .venv on first use, and finds it there the second time.
+PYTHON ?= python3
+OUT ?= out
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench format clean
+
+help:
+	@echo "make demo    the main job on this machine; pictures in $(OUT)/"
+	@echo "make test    all tests, in parallel"
+	@echo "make check   formatting, lint, types"
+	@echo "make bench   speed and memory, each against a named rival"
+	@echo "make format  rewrite the sources in the house format"
+	@echo "make clean   remove .venv, $(OUT)/ and caches"
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp for each set of extras: the package alone, then what tests, checks and benchmarks add.
+$(VENV)/.package: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+$(VENV)/.test: $(VENV)/.package
+	$(PIP) --editable ".[test]"
+	@touch $@
+$(VENV)/.check: $(VENV)/.package
+	$(PIP) --editable ".[check]"
+	@touch $@
+$(VENV)/.bench: $(VENV)/.package
+	$(PIP) --editable ".[torch]"
+	@touch $@
+
+demo: $(VENV)/.package
+	$(RUN) -m mcover demo --output $(OUT)
+
+test: $(VENV)/.test
+	$(RUN) -m pytest --numprocesses auto
+
+check: $(VENV)/.check
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+
+bench: $(VENV)/.bench
+	$(RUN) bench/import_time.py
+	$(RUN) bench/permutations.py
+	$(RUN) bench/annealing.py
+
+format: $(VENV)/.check
+	$(RUN) -m ruff format .
+	$(RUN) -m ruff check --fix .
+
+clean:
+	rm -rf $(VENV) $(OUT) .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
