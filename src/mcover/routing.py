@@ -1,0 +1,145 @@
+"""Banks of routes and the mixers made of them.
+
+A **bank** keeps S sampled destinations. For destination s, source j is read by cover α from cover
+``routes[s, j, α]``; the destination's own source is read from α itself (ρ_{p→p} = identity).
+A **mixer** Q̂ is the average of permutation matrices of drawn routes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcover.errors import McoverError
+from mcover.limits import require_memory
+from mcover.permutations import Routes, Sampler, route_type
+from mcover.seeds import Seed, seed_sequence
+from mcover.topology import Topology, check_covers
+
+Float = TypeVar("Float", np.float32, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """Quenched routes of S destinations over all sources.
+
+    Attributes:
+        topology: where the routes were drawn from.
+        destinations: the source index p_s of each destination, shape (S,).
+        routes: the cover that α reads source j from, for destination s, shape (S, sources, M).
+
+    Memory: S · sources · M bytes up to 256 covers, and as much again for ``inverse``.
+    """
+
+    topology: Topology
+    destinations: NDArray[np.int64]
+    routes: Routes
+
+    @property
+    def covers(self) -> int:
+        return int(self.routes.shape[2])
+
+    @property
+    def sources(self) -> int:
+        return int(self.routes.shape[1])
+
+    @cached_property
+    def inverse(self) -> Routes:
+        """inverse[s, j, β] = the context α that reads copy β of source j: where errors return."""
+        return inverse(self.routes)
+
+    def redraw(self, seed: Seed) -> Bank:
+        """A new bank with the same destinations and fresh routes."""
+        return _fill(self.topology, self.covers, self.sources, self.destinations, seed)
+
+    def mixers(self) -> NDArray[np.float64]:
+        """Q̂ of each source, averaged over the destinations, shape (sources, M, M)."""
+        return _average(self.routes, np.float64)
+
+
+def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Seed = None) -> Bank:
+    """Draws a bank of ``size`` destinations, chosen among the sources without repetition.
+
+    ``size=sources`` is the exact directed lift, with all destinations in order.
+
+    >>> from mcover.topology import GaussianRing
+    >>> bank = draw_bank(GaussianRing(1.0), covers=3, sources=4, size=2, seed=0)
+    >>> bank.routes.shape, [bank.routes[s, p].tolist() for s, p in enumerate(bank.destinations)]
+    ((2, 4, 3), [[0, 1, 2], [0, 1, 2]])
+    """
+    check_covers(covers)
+    for name, count in (("sources", sources), ("the bank's size", size)):
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
+    if size > sources:
+        raise McoverError(
+            f"a bank of {size} destinations was asked for, but there are {sources} sources; "
+            f"write at most {sources} (that is the exact directed lift)."
+        )
+    where, routes = seed_sequence(seed).spawn(2)
+    chosen = np.random.default_rng(where).choice(sources, size=size, replace=False)
+    return _fill(topology, covers, sources, np.sort(chosen), routes)
+
+
+def draw_mixers(
+    topology: Topology, covers: int, units: int, blocks: int, draws: int, seed: Seed = None
+) -> NDArray[np.float32]:
+    """Q̂ of each output unit and input block: averages of ``draws`` drawn permutation matrices.
+
+    Shape: (units, blocks, M, M), row β the cover that reads, column α the cover that is read.
+    Memory: units · blocks · M · (4M + draws) bytes.
+    """
+    check_covers(covers)
+    for name, count in (("units", units), ("blocks", blocks), ("draws", draws)):
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
+    needed = units * blocks * covers * (4 * covers + draws)
+    require_memory(needed, f"mixers of {units} units and {blocks} blocks", "use fewer blocks")
+    sampler = Sampler(topology.matrix(covers))
+    routes = sampler.sample(draws * units * blocks, seed).reshape(draws, units * blocks, covers)
+    return _average(routes, np.float32).reshape(units, blocks, covers, covers)
+
+
+def exact_mixers(topology: Topology, covers: int, units: int, blocks: int) -> NDArray[np.float32]:
+    """The deterministic kernel Q in place of every mixer: a view, no memory beyond M².
+
+    Shape: (units, blocks, M, M), read-only.
+    """
+    matrix = topology.matrix(covers).astype(np.float32)
+    return np.broadcast_to(matrix, (units, blocks, covers, covers))
+
+
+def inverse(routes: Routes) -> Routes:
+    """Inverts permutations along the last axis, shape (..., M)."""
+    result = np.empty_like(routes)
+    covers = np.arange(routes.shape[-1], dtype=routes.dtype)
+    np.put_along_axis(result, routes.astype(np.intp), np.broadcast_to(covers, routes.shape), -1)
+    return result
+
+
+def _fill(
+    topology: Topology, covers: int, sources: int, destinations: NDArray[np.int64], seed: Seed
+) -> Bank:
+    size = len(destinations)
+    needed = 2 * size * sources * covers * np.dtype(route_type(covers)).itemsize
+    require_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
+    routes = Sampler(topology.matrix(covers)).sample(size * sources, seed)
+    routes = routes.reshape(size, sources, covers)
+    routes[np.arange(size), destinations] = np.arange(covers)
+    routes.setflags(write=False)
+    return Bank(topology, destinations, routes)
+
+
+def _average(routes: Routes, dtype: type[Float]) -> NDArray[Float]:
+    """Mean permutation matrix over the first axis, (S, n, M) → (n, M, M)."""
+    size, count, covers = routes.shape
+    total = np.zeros((count, covers, covers), dtype=dtype)
+    for drawn in routes:
+        # A permutation touches each entry at most once, so += over an index is safe.
+        total[np.arange(count)[:, None], np.arange(covers), drawn] += 1
+    total /= size
+    return total
