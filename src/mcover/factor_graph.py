@@ -1,0 +1,234 @@
+"""The general M-cover, straight from the paper's equations: any objective that is a sum of factors.
+
+A base objective L(w) = Σ_a ℓ_a(w_∂a) becomes, for given routes ρ,
+
+    L_M(W | ρ) = Σ_a 1/|∂a| Σ_{i∈∂a} Σ_α ℓ_{a→i}( w_i^(α), { w_j^(ρ_{a→i,j}(α)) : j ∈ ∂a∖i } ).
+
+It is written to be read and makes no attempt at speed: it is the oracle of the fast lifts. Values
+may be spins, bits, floats or torch tensors: whatever the factors can take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mcover.errors import McoverError
+from mcover.permutations import Sampler
+from mcover.routing import Bank, inverse
+from mcover.seeds import Seed
+from mcover.topology import Topology, check_covers
+
+Route = Sequence[int]
+Incidence = tuple[int, int]  # (factor a, destination variable i)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One local loss ℓ_a over its variables ∂a.
+
+    Attributes:
+        loss: called with the values of ``variables``, in that order.
+        variables: indices of the variables, without repetition.
+        directed: optional incidence losses ℓ_{a→i} by destination i, called like ``loss``; their
+            mean over ∂a must be the loss. Where none is given, ℓ_{a→i} = ℓ_a.
+    """
+
+    loss: Callable[..., Any]
+    variables: tuple[int, ...]
+    directed: Mapping[int, Callable[..., Any]] = field(default_factory=dict)
+
+    def toward(self, destination: int) -> Callable[..., Any]:
+        """The directed incidence loss ℓ_{a→i}."""
+        return self.directed.get(destination, self.loss)
+
+
+class FactorGraph:
+    """An objective L(w) = Σ_a ℓ_a(w_∂a) over indexed variables, and its M-covers.
+
+    Args:
+        factors: :class:`Factor` objects, or pairs ``(loss, variables)``.
+
+    An Ising triangle, its cover as an undirected graph again (``wiring="sym"``):
+
+    >>> from mcover.topology import GaussianRing, Identity, Uniform
+    >>> bond = lambda a, b: -a * b
+    >>> ising = FactorGraph([(bond, (0, 1)), (bond, (1, 2)), (bond, (2, 0))])
+    >>> ising.objective([1, 1, -1])
+    1
+    >>> lifted = ising.lift(Uniform(), covers=4, wiring="sym", seed=0)
+    >>> lifted.objective([[1, 1, 1]] * 4)
+    -12.0
+
+    A 3-SAT formula: how many clauses are violated, summed over two covers.
+
+    >>> clause = lambda *literals: int(not any(literals))
+    >>> formula = FactorGraph([
+    ...     (lambda x, y, z: clause(x, not y, z), (0, 1, 2)),
+    ...     (lambda y, z, t: clause(not y, not z, t), (1, 2, 3)),
+    ... ])
+    >>> formula.objective([False, True, False, False])
+    1
+    >>> covers = [[False, True, True, True], [True, True, False, False]]
+    >>> [formula.objective(cover) for cover in covers]
+    [0, 0]
+    >>> formula.lift(GaussianRing(1.0, shift=1), covers=2, seed=0).objective(covers)
+    1.666...
+
+    A perceptron with one factor a pattern, lifted on a bank of two destinations:
+
+    >>> import numpy as np
+    >>> from mcover.routing import draw_bank
+    >>> patterns = np.array([[1, 1, -1], [1, -1, 1]])
+    >>> def factor(row):
+    ...     return lambda *w: max(0.0, -float(row @ np.array(w)) / 3**0.5)
+    >>> perceptron = FactorGraph([(factor(row), (0, 1, 2)) for row in patterns])
+    >>> bank = draw_bank(Uniform(), covers=2, sources=3, size=2, seed=0)
+    >>> perceptron.lift_bank(bank).objective(np.array([[1, 1, 1], [1, 1, 1]]))
+    0.0
+    """
+
+    def __init__(
+        self, factors: Iterable[Factor | tuple[Callable[..., Any], Sequence[int]]]
+    ) -> None:
+        self.factors = tuple(
+            factor if isinstance(factor, Factor) else Factor(factor[0], tuple(factor[1]))
+            for factor in factors
+        )
+        if not self.factors:
+            raise McoverError("a factor graph needs factors; write [(loss, (0, 1)), ...].")
+        for index, factor in enumerate(self.factors):
+            _check_factor(index, factor)
+        self.variables = 1 + max(i for factor in self.factors for i in factor.variables)
+
+    def objective(self, values: Sequence[Any]) -> Any:
+        """The base objective L(w), for ``values`` indexed by variable."""
+        return sum(factor.loss(*(values[i] for i in factor.variables)) for factor in self.factors)
+
+    def lift(
+        self,
+        topology: Topology,
+        covers: int,
+        wiring: Literal["asym", "sym"] = "asym",
+        seed: Seed = None,
+    ) -> Lifted:
+        """The exact directed M-cover: one route for each incidence a→i and each source j.
+
+        ``wiring="sym"`` (factors of at most two variables) sets ρ_{a→j,i} = ρ_{a→i,j}⁻¹, so that
+        both directions of a factor see the same edges: an ordinary M-cover of the graph.
+        """
+        check_covers(covers)
+        if wiring not in ("asym", "sym"):
+            raise McoverError(f"wiring is {wiring!r}; write 'asym' or 'sym'.")
+        widest = max(len(factor.variables) for factor in self.factors)
+        if wiring == "sym" and widest > 2:
+            raise McoverError(
+                f"wiring='sym' is for pairwise models, this graph has a factor of {widest} "
+                "variables; write wiring='asym'."
+            )
+        keys = [
+            (a, i, j)
+            for a, factor in enumerate(self.factors)
+            for i in factor.variables
+            for j in factor.variables
+            if i != j
+        ]
+        drawn = Sampler(topology.matrix(covers)).sample(len(keys), seed)
+        routes = dict(zip(keys, drawn, strict=True))
+        if wiring == "sym":
+            for a, factor in enumerate(self.factors):
+                if len(factor.variables) == 2:
+                    i, j = factor.variables
+                    routes[a, j, i] = inverse(routes[a, i, j])
+        everywhere = {a: factor.variables for a, factor in enumerate(self.factors)}
+        return Lifted(self, covers, everywhere, routes)
+
+    def lift_bank(self, bank: Bank) -> Lifted:
+        """The M-cover restricted to a bank's destinations, its routes shared by all factors.
+
+        Each retained incidence is exact; the mean over a factor's destinations is replaced by the
+        mean over those of them that the bank holds. A full bank is the exact directed lift.
+        """
+        if bank.sources < self.variables:
+            raise McoverError(
+                f"the bank has {bank.sources} sources, the graph {self.variables} variables; "
+                f"write draw_bank(..., sources={self.variables}, ...)."
+            )
+        slot = {int(p): s for s, p in enumerate(bank.destinations)}
+        kept = {
+            a: tuple(i for i in factor.variables if i in slot)
+            for a, factor in enumerate(self.factors)
+        }
+        lost = [a for a, destinations in kept.items() if not destinations]
+        if lost:
+            raise McoverError(
+                f"no destination of the bank is in factor {lost[0]} (and {len(lost) - 1} more), so "
+                "they would drop out of the objective; draw a larger bank."
+            )
+        routes = {
+            (a, i, j): bank.routes[slot[i], j]
+            for a, factor in enumerate(self.factors)
+            for i in kept[a]
+            for j in factor.variables
+            if j != i
+        }
+        return Lifted(self, bank.covers, kept, routes)
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A factor graph on M covers, for one realisation of the routes.
+
+    Attributes:
+        graph: the base graph.
+        covers: M.
+        destinations: the retained destinations of each factor.
+        routes: ρ_{a→i,j} by (a, i, j), each a permutation of the covers.
+    """
+
+    graph: FactorGraph
+    covers: int
+    destinations: Mapping[int, tuple[int, ...]]
+    routes: Mapping[tuple[int, int, int], Route]
+
+    def context(self, incidence: Incidence, cover: int, values: Any) -> list[Any]:
+        """What ℓ_{a→i} reads for destination copy w_i^(α): one value for each variable of a.
+
+        ``values[α][j]`` is copy α of variable j: nested lists, or an array of shape (M, variables).
+        """
+        a, i = incidence
+        return [
+            values[cover if j == i else int(self.routes[a, i, j][cover])][j]
+            for j in self.graph.factors[a].variables
+        ]
+
+    def objective(self, values: Any) -> Any:
+        """L_M(W | ρ), the sum over covers of the routed local losses."""
+        if len(values) != self.covers:
+            raise McoverError(
+                f"values hold {len(values)} covers, the lift {self.covers}; write values[cover]"
+                "[variable], covers first."
+            )
+        total: Any = 0
+        for a, factor in enumerate(self.graph.factors):
+            share = 1 / len(self.destinations[a])
+            for i in self.destinations[a]:
+                loss = factor.toward(i)
+                for cover in range(self.covers):
+                    total = total + share * loss(*self.context((a, i), cover, values))
+        return total
+
+
+def _check_factor(index: int, factor: Factor) -> None:
+    if not callable(factor.loss):
+        raise McoverError(f"factor {index} has a loss that cannot be called: {factor.loss!r}.")
+    if not factor.variables or len(set(factor.variables)) < len(factor.variables):
+        raise McoverError(
+            f"factor {index} has the variables {factor.variables}; write each variable once."
+        )
+    if any(i < 0 for i in factor.variables):
+        raise McoverError(f"factor {index} has a negative variable index: {factor.variables}.")
+    strangers = set(factor.directed) - set(factor.variables)
+    if strangers:
+        raise McoverError(f"factor {index} has directed losses for {strangers}, not among its own.")
