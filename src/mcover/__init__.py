@@ -9,6 +9,7 @@ the rooms that use them, when they are used.
 """
 
 from mcover import permutations
+from mcover.discrete import Committee, LinearSchedule, Perceptron, anneal, teacher_student
 from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph
 from mcover.topology import (
@@ -29,13 +30,18 @@ __all__ = [
     "Band",
     "Blocks",
     "Chain",
+    "Committee",
     "Custom",
     "FactorGraph",
     "GaussianRing",
     "Identity",
+    "LinearSchedule",
     "McoverError",
+    "Perceptron",
     "Torus",
     "Uniform",
+    "anneal",
     "mix",
     "permutations",
+    "teacher_student",
 ]

@@ -298,8 +298,9 @@ def _offsets(covers: int) -> NDArray[np.int64]:
 
 def _ring_displacement(covers: int, shift: float) -> Matrix:
     """β − α − shift wrapped to [−M/2, M/2): right for fractional shifts and odd M alike."""
-    displacement: Matrix = (-_offsets(covers) - shift + covers / 2) % covers - covers / 2
-    return displacement
+    ahead = -_offsets(covers).astype(np.float64) - shift
+    wrapped: Matrix = np.mod(ahead + covers / 2, covers) - covers / 2
+    return wrapped
 
 
 def _log_gaussian(displacement: Matrix, sigma: float, skew: float) -> Matrix:

@@ -1,14 +1,13 @@
-"""Pictures: what a topology does, drawn with matplotlib but without its global state."""
+"""What a topology does, as a picture."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcover.errors import McoverError
+from mcover.figures.style import COLOURS
 from mcover.permutations import TABLE_COVERS, Routes, Sampler
 from mcover.seeds import Seed, streams
 from mcover.topology import Topology
@@ -17,20 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart with any colour vision.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _SAMPLED_MARGINALS = 20_000
-
-
-def save(figure: Figure, path: str | Path) -> Path:
-    """Writes a figure (the ending says the format) and makes its folder if need be."""
-    target = Path(path)
-    known = figure.canvas.get_supported_filetypes()
-    if target.suffix.lstrip(".").lower() not in known:
-        raise McoverError(f"cannot write {target}; end the name in one of .png, .pdf or .svg.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150)
-    return target
 
 
 def topology_figure(topology: Topology, covers: int, seed: Seed = 0, routes: int = 3) -> Figure:

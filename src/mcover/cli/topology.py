@@ -1,18 +1,16 @@
-"""The command line: one frozen dataclass a verb, its fields the options, its ``run`` the work."""
+"""``mcover topology``: the facts and the picture of a topology."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import tyro
-from rich.console import Console
 from rich.table import Table
 
-from mcover import __version__
+from mcover.cli.console import console
 from mcover.errors import McoverError
 from mcover.topology import (
     Band,
@@ -25,8 +23,6 @@ from mcover.topology import (
     Torus,
     Uniform,
 )
-
-_console = Console(highlight=False)
 
 
 @dataclass(frozen=True)
@@ -87,61 +83,13 @@ class ShowTopology:
         table.add_row("spectral gap", f"{facts.spectral_gap:.4f}", "how fast covers mix; 0 never")
         table.add_row("drift", f"{facts.drift:.4f}", "covers a message moves along per read")
         table.add_row("effective width", f"{facts.effective_width:.4f}", "covers that are read")
-        _console.print(table)
+        console.print(table)
 
-        from mcover.figures import save, topology_figure
+        from mcover.figures.style import save
+        from mcover.figures.topology import topology_figure
 
         path = save(topology_figure(topology, covers, self.seed), self.output)
-        _console.print(f"picture: {path}")
-
-
-@dataclass(frozen=True)
-class Demo:
-    """Show what the package does, in about a minute; pictures at the end."""
-
-    output: Path = Path("out")
-    """Folder for the pictures."""
-
-    def run(self) -> None:
-        ShowTopology(
-            GaussianRing(sigma=1.5, shift=2), covers=12, output=self.output / "topology.png"
-        ).run()
-
-
-Verb = (
-    Annotated[ShowTopology, tyro.conf.subcommand("topology")]
-    | Annotated[Demo, tyro.conf.subcommand("demo")]
-)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``mcover``."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given == ["--version"]:
-        _console.print(f"mcover {__version__}")
-        return
-    verb = tyro.cli(
-        Verb,
-        args=given,
-        prog="mcover",
-        description=(
-            "Train one model as M routed copies (the M-cover transform). "
-            "'mcover VERB --help' explains a verb, 'mcover --version' prints the version."
-        ),
-        config=(
-            tyro.conf.OmitArgPrefixes,
-            tyro.conf.OmitSubcommandPrefixes,
-            tyro.conf.CascadeSubcommandArgs,
-        ),
-    )
-    try:
-        verb.run()
-    except (McoverError, OSError) as error:
-        Console(stderr=True, highlight=False).print(f"mcover: {error}", markup=False)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("mcover: interrupted")
-        sys.exit(130)
+        console.print(f"picture: {path}")
 
 
 def _own_covers(topology: Topology) -> int:

@@ -1,0 +1,49 @@
+"""What the verbs print with: tables, and one live line for anything that takes a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+_PLAIN_SECONDS = 10.0  # between lines where nobody watches a terminal
+
+
+class Line:
+    """A progress line: ``line(share, text)`` moves it."""
+
+    def __init__(self, bar: Progress | None) -> None:
+        self._bar = bar
+        self._task = bar.add_task("", total=1.0) if bar else None
+        self._printed = time.monotonic()
+
+    def __call__(self, share: float, text: str) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=share, description=text)
+        elif time.monotonic() - self._printed > _PLAIN_SECONDS:
+            self._printed = time.monotonic()
+            errors.print(f"{share:4.0%}  {text}")
+
+
+@contextmanager
+def live_line() -> Iterator[Line]:
+    """A live line on a terminal, a plain one every ten seconds elsewhere; both on stderr."""
+    if not errors.is_terminal:
+        yield Line(None)
+        return
+    columns = (
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    with Progress(*columns, console=errors, transient=True) as bar:
+        yield Line(bar)

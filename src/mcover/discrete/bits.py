@@ -1,0 +1,182 @@
+"""512 bits at a time, and counters made of them, for compiled code.
+
+A `Lanes` value is an LLVM ``<8 x i64>``: one register with AVX-512; elsewhere LLVM splits it by
+itself. Numba has no vector type of its own, and left alone LLVM packs such loops into 256-bit
+registers. Inside compiled functions lanes combine with ``&``, ``|``, ``^`` and ``+`` (eight
+separate 64-bit sums); `load` and `store` move them to and from flat uint64 arrays, whose indices
+count words and are not checked.
+
+A **counter** holds one small number for each of 512 patterns. Its **planes** are the bits of these
+numbers in two's complement, lowest first, each plane one Lanes value.
+"""
+
+# mypy: disable-error-code="misc, no-untyped-call, unused-ignore"
+# (numba's extension interface has no types)
+
+import operator
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic as _intrinsic
+from numba.extending import lower_builtin, models, register_model
+from numpy.typing import NDArray
+
+WORDS = 8  # uint64 words in one Lanes value
+ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+_I64 = ir.IntType(64)
+_VECTOR = ir.VectorType(_I64, WORDS)
+
+Words = NDArray[np.uint64]
+
+intrinsic: Any = _intrinsic  # what it makes is called without typingctx, unlike its type says
+
+
+class Lanes(types.Type):
+    """The numba type of 512 bits."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+lanes = Lanes()
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, fe_type: Any) -> None:
+        super().__init__(manager, fe_type, _VECTOR)
+
+
+def _operator(function: Any, method: str) -> None:
+    @infer_global(function)
+    class _Template(AbstractTemplate):
+        def generic(self, args: Any, kws: Any) -> Any:
+            return signature(lanes, lanes, lanes) if args == (lanes, lanes) else None
+
+    @lower_builtin(function, lanes, lanes)
+    def _lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return getattr(builder, method)(*args)
+
+
+_operator(operator.and_, "and_")
+_operator(operator.or_, "or_")
+_operator(operator.xor, "xor")
+_operator(operator.add, "add")
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), _VECTOR.as_pointer())
+
+
+def _call(builder: Any, name: str, result: Any, value: Any) -> Any:
+    kind = ir.FunctionType(result, [_VECTOR])
+    function = cgutils.get_or_insert_function(builder.module, kind, f"{name}.v{WORDS}i64")
+    return builder.call(function, [value])
+
+
+@intrinsic
+def load(typingctx: Any, array: Any, index: Any) -> Any:
+    """The 512 bits at words index..index+7 of a flat uint64 array."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        # Only 8-byte alignment is promised: arrays that were copied or unpickled stay usable.
+        return builder.load(_pointer(context, builder, sig.args[0], *args), align=8)
+
+    return lanes(array, types.intp), codegen
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+    """Write 512 bits to words index..index+7 of a flat uint64 array."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
+        builder.store(args[2], pointer, align=8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), codegen
+
+
+@intrinsic
+def spread(typingctx: Any, word: Any) -> Any:
+    """Eight copies of one 64-bit word."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        undefined = ir.Constant(_VECTOR, ir.Undefined)
+        one = builder.insert_element(undefined, args[0], _I64(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WORDS), [0] * WORDS)
+        return builder.shuffle_vector(one, undefined, zeros)
+
+    return lanes(types.uint64), codegen
+
+
+@intrinsic
+def count(typingctx: Any, value: Any) -> Any:
+    """The number of ones in each of the eight words, as lanes to be added up."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _call(builder, "llvm.ctpop", _VECTOR, args[0])
+
+    return lanes(lanes), codegen
+
+
+@intrinsic
+def total(typingctx: Any, value: Any) -> Any:
+    """The sum of the eight words, as int64."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _call(builder, "llvm.vector.reduce.add", _I64, args[0])
+
+    return types.int64(lanes), codegen
+
+
+def aligned(words: int) -> Words:
+    """A flat array of zeros that starts on a cache line, so that no load straddles two."""
+    raw = np.zeros(words + WORDS, dtype=np.uint64)
+    skip = (-raw.ctypes.data // 8) % WORDS
+    return raw[skip : skip + words]
+
+
+def counter_depth(terms: int) -> int:
+    """Planes that hold n - ⌊terms/2⌋ - 1 for every n in 0..terms.
+
+    >>> counter_depth(1), counter_depth(2), counter_depth(1000)
+    (1, 2, 10)
+    """
+    return (terms // 2).bit_length() + 1
+
+
+@njit(cache=True, nogil=True)
+def clear_counter(planes: Words, at: int, depth: int, terms: int) -> None:
+    """Set the counter at word `at` to -⌊terms/2⌋ - 1, that is n = 0, for all patterns."""
+    start = -(terms // 2) - 1
+    for i in range(depth):
+        store(planes, at + i * WORDS, spread(ONES if (start >> i) & 1 else np.uint64(0)))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def step_counter(planes: Words, at: int, depth: int, carry: Any, d: Any) -> Any:
+    """Add -1 (where d) or +1 (elsewhere) to the counter at word `at`, in the patterns of `carry`.
+
+    Returns:
+        Three lanes: the patterns whose counter is < 0, = 0 and = -1 after the step.
+    """
+    bit = load(planes, at)
+    plane = bit ^ carry
+    carry = carry & (bit ^ d)
+    store(planes, at, plane)
+    mixed = spread(np.uint64(0))
+    for i in range(at + WORDS, at + depth * WORDS, WORDS):
+        bit, lower = load(planes, i), plane
+        plane = bit ^ carry
+        carry = carry & (bit ^ d)
+        mixed = mixed | (plane ^ lower)
+        store(planes, i, plane)
+    # The last plane is the sign; 0 and -1 are the numbers whose planes are all alike.
+    return plane, (mixed | plane) ^ spread(ONES), plane & (mixed ^ spread(ONES))

@@ -1,0 +1,226 @@
+"""Problems for ±1 weights: patterns and labels that a perceptron or a committee machine must fit.
+
+A perceptron's margin on pattern μ is Δ_μ = Σ_q G_μq w_q / √N with the gauged patterns
+G_μq = y_μ x_μq; the pattern is right just when Δ_μ > 0. With N even Δ_μ = 0 can happen: it costs
+nothing in the linear energy, and counts as an error where errors are counted.
+
+A committee machine has K hidden units; unit k votes right just when y_μ F_k > 0 (a field of zero
+votes against the label), and the pattern is right when more than half of the votes are. A split
+vote, possible with K even, is an error.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mcover.errors import McoverError
+from mcover.seeds import Seed, streams
+
+Signs = NDArray[np.int8]
+Weights = Signs | NDArray[np.float64]
+
+_REDRAWS = 500
+_TEST_PATTERNS = 20_000
+_TEST_SEED = 0x7E57
+
+
+class Problem:
+    """Patterns, labels and, where it is known, the teacher that made the labels.
+
+    Args:
+        patterns: entries ±1, shape (P, N).
+        labels: entries ±1, shape (P,).
+        hidden: number of hidden units K; 1 is a perceptron.
+        teacher: weights ±1 that made the labels, shape (K·N,).
+    """
+
+    def __init__(
+        self, patterns: ArrayLike, labels: ArrayLike, hidden: int, teacher: ArrayLike | None
+    ) -> None:
+        self.patterns = as_signs("patterns", patterns, (None, None))
+        self.labels = as_signs("labels", labels, (len(self.patterns),))
+        if not isinstance(hidden, int | np.integer) or hidden < 1:
+            raise McoverError(f"hidden is {hidden!r}; write a whole number of at least 1.")
+        self.hidden = int(hidden)
+        self.inputs = int(self.patterns.shape[1])
+        self.sites = self.hidden * self.inputs
+        self.teacher = None if teacher is None else as_signs("teacher", teacher, (self.sites,))
+
+    def __repr__(self) -> str:
+        known = "" if self.teacher is None else ", with its teacher"
+        units = f", {self.hidden} hidden units" if self.hidden > 1 else ""
+        size = f"{len(self.patterns)} patterns of {self.inputs} inputs"
+        return f"<{type(self).__name__}: {size}{units}{known}>"
+
+    @cached_property
+    def gauged(self) -> Signs:
+        """G = label × pattern, shape (P, N)."""
+        return self.patterns * self.labels[:, None]
+
+    def training_errors(self, weights: Weights) -> NDArray[np.int64]:
+        """Patterns that students with these weights get wrong, shape (..., K·N) → (...)."""
+        return np.sum(~_is_right(self.gauged, weights, self.hidden), axis=-1)
+
+    def overlap(self, weights: Weights) -> NDArray[np.float64]:
+        """R = w·w* / |w||w*| with the teacher, shape (..., K·N) → (...); 0 for w = 0.
+
+        Of a committee: the mean over hidden units, matched to the teacher's in the best way.
+        NaN where there is no teacher.
+        """
+        students = np.asarray(weights, dtype=float)
+        if self.teacher is None:
+            return np.full(students.shape[:-1], np.nan)
+        units = students.reshape(-1, self.hidden, self.inputs)
+        length = np.linalg.norm(units, axis=-1, keepdims=True)
+        units = np.divide(units, length, where=length > 0, out=np.zeros_like(units))
+        target = self.teacher.reshape(self.hidden, self.inputs) / np.sqrt(self.inputs)
+        between = units @ target.T
+        return np.array([_matched_mean(table) for table in between]).reshape(students.shape[:-1])
+
+    def generalization_error(self, weights: Weights) -> NDArray[np.float64]:
+        """How often students differ from the teacher on new patterns, shape (..., K·N) → (...).
+
+        arccos(R)/π for a perceptron (the paper's, exact for large N); for a committee the error
+        on 20,000 random test patterns, the same for every student. NaN where there is no teacher.
+        """
+        if self.teacher is None or self.hidden == 1:
+            return np.arccos(np.clip(self.overlap(weights), -1.0, 1.0)) / np.pi
+        students = np.asarray(weights, dtype=float).reshape(-1, self.sites)
+        wrong = [np.mean(~_is_right(self._tests, student, self.hidden)) for student in students]
+        return np.array(wrong).reshape(np.shape(weights)[:-1])
+
+    @cached_property
+    def _tests(self) -> Signs:
+        if self.teacher is None:
+            raise McoverError("a problem without a teacher has no test patterns.")
+        rng = np.random.default_rng([_TEST_SEED, self.inputs, self.hidden])
+        patterns, labels = _labelled(_TEST_PATTERNS, self.teacher, self.hidden, rng)
+        return patterns * labels[:, None]
+
+
+class Perceptron(Problem):
+    """One layer of ±1 weights: sign(w·x) is to be the label.
+
+    >>> problem = Perceptron([[1, 1, -1], [1, -1, 1]], [1, 1])
+    >>> problem.training_errors(np.array([1, 1, 1])).item()
+    0
+    """
+
+    def __init__(
+        self, patterns: ArrayLike, labels: ArrayLike, teacher: ArrayLike | None = None
+    ) -> None:
+        super().__init__(patterns, labels, 1, teacher)
+
+
+class Committee(Problem):
+    """A committee machine: the majority of K hidden signs is to be the label.
+
+    Its margin is the vote: Δ_μ = K^-½ Σ_k (vote of unit k, ±1), so the linear energy is
+    Σ_μ max(0, −Δ_μ) in votes. With one hidden unit it is a perceptron.
+    """
+
+    def __init__(
+        self,
+        patterns: ArrayLike,
+        labels: ArrayLike,
+        hidden: int,
+        teacher: ArrayLike | None = None,
+    ) -> None:
+        super().__init__(patterns, labels, hidden, teacher)
+
+
+def teacher_student(n: int, alpha: float, seed: Seed = None, hidden: int = 1) -> Problem:
+    """Random patterns labelled by a random teacher of ±1 weights.
+
+    There are round(alpha · n · hidden) patterns. A pattern on which the teacher is undecided (a
+    field or a vote of zero) is drawn again, so the teacher is a solution of zero energy and no
+    errors, for N odd and even.
+
+    >>> problem = teacher_student(101, alpha=1.5, seed=0)
+    >>> problem
+    <Perceptron: 152 patterns of 101 inputs, with its teacher>
+    >>> problem.training_errors(problem.teacher).item()
+    0
+    """
+    for name, count in (("n", n), ("hidden", hidden)):
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
+    patterns = round(alpha * n * hidden) if np.isfinite(alpha) else 0
+    if patterns < 1:
+        raise McoverError(
+            f"alpha is {alpha!r}: that makes no pattern. Write a number of at least "
+            f"{1 / (n * hidden):.2g} (patterns per weight)."
+        )
+    weights_rng, patterns_rng = streams(seed, 2)
+    teacher = random_signs(weights_rng, hidden * n)
+    drawn, labels = _labelled(patterns, teacher, hidden, patterns_rng)
+    if hidden == 1:
+        return Perceptron(drawn, labels, teacher)
+    return Committee(drawn, labels, hidden, teacher)
+
+
+def random_signs(rng: np.random.Generator, shape: int | tuple[int, ...]) -> Signs:
+    """Uniform ±1 entries."""
+    return 2 * rng.integers(0, 2, size=shape, dtype=np.int8) - 1
+
+
+def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Signs:
+    """An int8 copy, refused unless every entry is ±1 and the shape is right."""
+    array = np.asarray(values)
+    wrong_shape = array.ndim != len(shape) or any(
+        want is not None and want != have for want, have in zip(shape, array.shape, strict=False)
+    )
+    if wrong_shape or not array.size:
+        wanted = "(" + ", ".join("any" if s is None else str(s) for s in shape) + ")"
+        raise McoverError(f"{name} must have shape {wanted} and entries; got {array.shape}.")
+    if not np.all((array == 1) | (array == -1)):
+        stranger = array[(array != 1) & (array != -1)].flat[0]
+        raise McoverError(
+            f"{name} must be -1 or +1 everywhere; got {stranger!r}. From 0/1 write 2 * {name} - 1, "
+            f"from grey values np.where({name} > median, 1, -1)."
+        )
+    return np.array(array, dtype=np.int8, order="C")
+
+
+def _labelled(
+    count: int, teacher: Signs, hidden: int, rng: np.random.Generator
+) -> tuple[Signs, Signs]:
+    """Random patterns and the teacher's labels, undecided patterns drawn again."""
+    inputs = len(teacher) // hidden
+    units = teacher.reshape(hidden, inputs).astype(np.float32)
+    patterns = random_signs(rng, (count, inputs))
+    labels = np.zeros(count, dtype=np.int8)
+    for _ in range(_REDRAWS):
+        undecided = np.flatnonzero(labels == 0)
+        fields = patterns[undecided].astype(np.float32) @ units.T
+        votes = np.sign(fields).sum(axis=1)
+        votes[np.any(fields == 0, axis=1)] = 0
+        labels[undecided] = np.sign(votes)
+        undecided = undecided[votes == 0]
+        if not undecided.size:
+            return patterns, labels
+        patterns[undecided] = random_signs(rng, (len(undecided), inputs))
+    raise McoverError(
+        f"this teacher of {hidden} hidden units and {inputs} inputs is undecided on almost every "
+        "pattern; write a larger n, or an odd number of hidden units."
+    )
+
+
+def _is_right(gauged: Signs, weights: Weights, hidden: int) -> NDArray[np.bool_]:
+    """Whether each pattern is right, shape (..., K·N) → (..., P)."""
+    students = np.asarray(weights, dtype=np.float64)
+    units = students.reshape(*students.shape[:-1], hidden, -1)
+    votes = (units @ gauged.T.astype(np.float64)) > 0
+    return np.asarray(2 * votes.sum(axis=-2) > hidden)
+
+
+def _matched_mean(table: NDArray[np.float64]) -> float:
+    if len(table) == 1:
+        return float(table[0, 0])
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return float(table[rows, columns].mean())

@@ -1,0 +1,87 @@
+"""Numbers with their intervals: nothing here returns a bare mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mcover.errors import McoverError
+
+_RESAMPLES = 9999
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval and the number of samples behind it."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __format__(self, spec: str) -> str:
+        one = spec or ".4f"
+        return f"{self.value:{one}} [{self.low:{one}}, {self.high:{one}}]"
+
+    def __str__(self) -> str:
+        return f"{self:.4f} (n = {self.n})"
+
+
+def mean(values: ArrayLike, seed: int = 0) -> Estimate:
+    """Mean with a bias-corrected bootstrap interval (a point where all values agree or n = 1)."""
+    from scipy.stats import bootstrap
+
+    sample = _finite(values)
+    centre = float(sample.mean())
+    if np.ptp(sample) == 0:
+        return Estimate(centre, centre, centre, len(sample))
+    rng = np.random.default_rng(seed)
+    with np.errstate(invalid="ignore"):
+        interval = bootstrap(
+            (sample,), np.mean, n_resamples=_RESAMPLES, method="BCa", rng=rng
+        ).confidence_interval
+    return Estimate(centre, float(interval.low), float(interval.high), len(sample))
+
+
+def fraction(hits: ArrayLike) -> Estimate:
+    """Share of true entries, with Wilson's interval.
+
+    >>> print(fraction([True, True, False, True]))
+    0.7500 [0.3006, 0.9544] (n = 4)
+    """
+    from scipy.stats import binomtest
+
+    flags = np.asarray(hits, dtype=bool).ravel()
+    if not flags.size:
+        raise McoverError("a fraction of no trials is undefined; run at least one.")
+    count = int(flags.sum())
+    interval = binomtest(count, len(flags)).proportion_ci(method="wilson")
+    return Estimate(count / len(flags), float(interval.low), float(interval.high), len(flags))
+
+
+def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99) -> Estimate:
+    """Expected cost of restarts until a solution is seen with the given certainty (TTS).
+
+    mean cost × log(1 − certainty) / log(1 − p), at least one run; the interval is that of the
+    solved fraction p. Infinite where nothing was solved.
+    """
+    each = float(_finite(cost).mean())
+    p = fraction(solved)
+
+    def restarts(probability: float) -> float:
+        if probability <= 0:
+            return np.inf
+        if probability >= certainty:
+            return 1.0
+        return float(np.log1p(-certainty) / np.log1p(-probability))
+
+    return Estimate(each * restarts(p.value), each * restarts(p.high), each * restarts(p.low), p.n)
+
+
+def _finite(values: ArrayLike) -> np.ndarray:
+    sample = np.asarray(values, dtype=float).ravel()
+    if not sample.size or not np.all(np.isfinite(sample)):
+        raise McoverError(f"a mean needs finite values and at least one; got {sample.size}.")
+    return sample

@@ -1,0 +1,151 @@
+"""The annealer straight from its definitions: the oracle of the compiled one.
+
+Every proposal recomputes the whole lifted energy by its sums: no bits, no tables, no increments.
+It consumes the same random numbers as mcover.discrete.kernels. Energies are summed as integers, in
+margins and votes as they are; `value` turns them into the physical energy.
+"""
+
+import math
+
+import numpy as np
+
+WORD = 2**64 - 1
+
+
+class Xoshiro:
+    """xoshiro256++ by Blackman and Vigna, in plain Python integers."""
+
+    def __init__(self, state):
+        self.state = [int(word) for word in state]
+
+    def next64(self):
+        a, b, c, d = self.state
+        result = (_rotate((a + d) & WORD, 23) + a) & WORD
+        c ^= a
+        d ^= b
+        b_new = b ^ c
+        a_new = a ^ d
+        c ^= (b << 17) & WORD
+        self.state = [a_new, b_new, c, _rotate(d, 45)]
+        return result
+
+    def uniform(self):
+        return (self.next64() >> 11) * 2.0**-53
+
+    def below(self, count):
+        return ((self.next64() >> 32) * count) >> 32
+
+
+def _rotate(word, by):
+    return ((word << by) | (word >> (64 - by))) & WORD
+
+
+def random_weights(rng, covers, sites):
+    """64 weights from each draw, lowest bit first; every cover starts with a new draw."""
+    weights = []
+    for _ in range(covers):
+        row = []
+        while len(row) < sites:
+            bits = rng.next64()
+            row += [1 if (bits >> place) & 1 else -1 for place in range(64)]
+        weights.append(row[:sites])
+    return np.array(weights)
+
+
+def network_energy(gauged, network, hidden, energy):
+    """The integer energy of one network (K*N weights) over all patterns.
+
+    The number of errors, or how far margins (perceptron) or votes (committee) lie below zero.
+    """
+    inputs = gauged.shape[1]
+    fields = [gauged @ network[k * inputs : (k + 1) * inputs] for k in range(hidden)]
+    result = 0
+    for mu in range(gauged.shape[0]):
+        # A field of zero votes against the label.
+        votes = sum(1 if field[mu] > 0 else -1 for field in fields)
+        margin = int(fields[0][mu]) if hidden == 1 else votes
+        if energy == "errors":
+            result += 1 if margin <= 0 else 0
+        else:
+            result += max(0, -margin)
+    return result
+
+
+def lifted_energy(gauged, routes, weights, hidden, energy):
+    """Sum over destinations s and contexts α, before the mean over destinations."""
+    result = 0
+    for s in range(routes.shape[0]):
+        for alpha in range(weights.shape[0]):
+            network = np.array([weights[route[alpha], q] for q, route in enumerate(routes[s])])
+            result += network_energy(gauged, network, hidden, energy)
+    return result
+
+
+def value(integer, inputs, hidden, destinations, energy):
+    """The physical lifted energy of an integer one."""
+    if energy == "errors":
+        return integer / destinations
+    return integer / (destinations * math.sqrt(inputs if hidden == 1 else hidden))
+
+
+def coupling(weights):
+    """Σ_{a<b} w_a·w_b."""
+    result = 0
+    for b in range(weights.shape[0]):
+        for a in range(b):
+            result += int(weights[a] @ weights[b])
+    return result
+
+
+def probability(x, rule):
+    """Acceptance of a move that changes -log(weight) by x."""
+    if rule == "glauber":
+        return 1.0 / (1.0 + math.exp(x)) if x < 700 else 0.0
+    return 1.0 if x <= 0 else math.exp(-x)
+
+
+def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, order, rng):
+    """One sweep at each temperature.
+
+    Args:
+        gauged: (P, N) of ±1, a wide integer type.
+        routes: (S, K*N, M): context (s, α) reads weight q from cover routes[s, q, α].
+        weights: (M, K*N) of ±1, a wide integer type; changed in place.
+        hidden: K.
+        energy: "linear" or "errors".
+        temperatures: one per sweep.
+        gammas: the coupling of the covers, one per sweep.
+        rule: "glauber" or "metropolis".
+        order: "random" or "sequential".
+        rng: a Xoshiro.
+
+    Returns:
+        accepted proposals and physical lifted energy of each sweep.
+    """
+    inputs, destinations = gauged.shape[1], routes.shape[0]
+    covers, sites = weights.shape
+    accepted, energies = [], []
+
+    def measure():
+        return lifted_energy(gauged, routes, weights, hidden, energy)
+
+    now = measure()
+    for temperature, gamma in zip(temperatures, gammas, strict=True):
+        taken = 0
+        for step in range(sites * covers):
+            index = rng.below(sites * covers) if order == "random" else step
+            u = rng.uniform()
+            q, beta = index // covers, index % covers
+            before = coupling(weights)
+            weights[beta, q] = -weights[beta, q]
+            then = measure()
+            x = value(then - now, inputs, hidden, destinations, energy) / temperature
+            x -= gamma / covers * (coupling(weights) - before)
+            if u < probability(x, rule):
+                now = then
+                taken += 1
+            else:
+                weights[beta, q] = -weights[beta, q]
+        accepted.append(taken)
+        energies.append(value(now, inputs, hidden, destinations, energy))
+    return accepted, energies

@@ -1,0 +1,145 @@
+"""Message passing for the ±1 perceptron, against enumeration and its own theory."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+from mcover.discrete.amp import amp
+from mcover.discrete.bayes import state_evolution
+from mcover.errors import McoverError
+
+
+def task(n, alpha, seed):
+    """Patterns (P, N), labels (P,) and the teacher (N,) behind them; a tie is labelled +1."""
+    rng = np.random.default_rng(seed)
+    teacher = rng.choice([-1, 1], n)
+    patterns = rng.choice([-1, 1], (round(alpha * n), n))
+    return patterns, np.where(patterns @ teacher >= 0, 1, -1), teacher
+
+
+@pytest.mark.parametrize("n", [1000, 1001])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_recovers_the_teacher_well_above_the_threshold(n, seed):
+    patterns, labels, teacher = task(n, 2.0, seed)
+    result = amp(patterns, labels)
+    assert np.array_equal(result.weights, teacher)
+    assert result.weights.dtype == np.int8
+    assert result.converged
+    assert result.solved
+    assert result.errors == 0
+    assert result.iterations < 50
+
+
+@pytest.mark.parametrize("n", [51, 200])
+def test_keeps_a_recovered_teacher_at_small_sizes_of_both_parities(n):
+    # Odd N without the floor on V, and even N without the tie, forget what they have found.
+    for seed in range(5):
+        patterns, labels, teacher = task(n, 2.0, seed)
+        result = amp(patterns, labels)
+        assert result.converged
+        assert np.array_equal(result.weights, teacher)
+
+
+def test_damping_leaves_the_fixed_point_alone():
+    patterns, labels, _ = task(1000, 0.8, 5)
+    plain, damped = amp(patterns, labels), amp(patterns, labels, damping=0.4)
+    assert plain.converged
+    assert damped.converged
+    np.testing.assert_allclose(damped.magnetization, plain.magnetization, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [2000, 2001])
+def test_overlaps_match_state_evolution(n):
+    theory = state_evolution(1.0)
+    clipped, self_overlap = [], []
+    for seed in range(4):
+        patterns, labels, teacher = task(n, 1.0, seed)
+        result = amp(patterns, labels)
+        assert result.converged
+        clipped.append(result.weights @ teacher / n)
+        self_overlap.append(result.self_overlap)
+    # One run has standard deviations of about 0.016 and 0.006: four times those of the mean.
+    assert np.mean(clipped) == pytest.approx(math.cos(math.pi * theory.clipped_error), abs=0.032)
+    assert np.mean(self_overlap) == pytest.approx(theory.overlap, abs=0.012)
+
+
+@pytest.mark.parametrize("n", [12, 13])
+def test_magnetizations_approximate_the_enumerated_posterior(n):
+    students = np.array(list(itertools.product([-1, 1], repeat=n)))
+    amp_error, blind_error = [], []
+    for seed in range(40):
+        patterns, labels, _ = task(n, 0.5, seed)
+        margins = labels * (students @ patterns.T)
+        likelihood = np.prod(np.where(margins > 0, 1.0, np.where(margins == 0, 0.5, 0.0)), axis=1)
+        exact = likelihood @ students / likelihood.sum()
+        amp_error.append(np.mean((amp(patterns, labels).magnetization - exact) ** 2))
+        blind_error.append(np.mean(exact**2))
+    assert np.mean(amp_error) < 0.05 * np.mean(blind_error)
+
+
+def test_flipping_a_pattern_with_its_label_changes_nothing():
+    patterns, labels, _ = task(200, 1.2, 3)
+    flip = np.random.default_rng(4).choice([-1, 1], len(labels))
+    plain, flipped = amp(patterns, labels), amp(patterns * flip[:, None], labels * flip)
+    np.testing.assert_array_equal(plain.magnetization, flipped.magnetization)
+    assert plain.iterations == flipped.iterations
+
+
+def test_same_seed_same_result_and_no_global_random_state():
+    before, before_python = np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    patterns, labels, _ = task(60, 1.0, 0)
+    first, again = amp(patterns, labels, seed=7), amp(patterns, labels, seed=7)
+    np.testing.assert_array_equal(first.magnetization, again.magnetization)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    assert random.getstate() == before_python
+
+
+def test_inputs_are_not_written_to():
+    patterns, labels, _ = task(50, 1.0, 0)
+    patterns, labels = patterns.astype(float), labels.astype(float)
+    patterns.flags.writeable = labels.flags.writeable = False
+    amp(patterns, labels)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("count", [1, 30])
+def test_any_number_of_patterns_gives_finite_magnetizations(n, count):
+    patterns, labels, _ = task(n, count / n, 1)
+    result = amp(patterns, labels)
+    assert np.all(np.abs(result.magnetization) <= 1)
+
+
+def test_contradictory_labels_stay_finite_and_unsolved():
+    patterns, labels, _ = task(101, 1.0, 1)
+    result = amp(np.tile(patterns, (2, 1)), np.concatenate([labels, -labels]), max_iterations=50)
+    assert np.all(np.isfinite(result.magnetization))
+    assert not result.solved
+    assert result.errors >= 101
+
+
+GOOD = np.ones((3, 5)), np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: amp(np.ones(5), GOOD[1]), r"patterns must have shape .*got \(5,\)"),
+        (lambda: amp(GOOD[0], np.ones((3, 1))), r"labels must have shape \(3\)"),
+        (lambda: amp(GOOD[0], np.ones(4)), r"labels must have shape \(3\)"),
+        (lambda: amp(np.ones((3, 0)), GOOD[1]), "patterns must have shape"),
+        (lambda: amp(np.zeros((3, 5)), GOOD[1]), "patterns must be -1 or"),
+        (lambda: amp(GOOD[0], [1, math.nan, 1]), "labels must be -1 or"),
+        (lambda: amp([["a"]], [1]), "patterns must be -1 or"),
+        (lambda: amp(*GOOD, damping=1.0), r"damping is 1.0; write a number in \[0, 1\)"),
+        (lambda: amp(*GOOD, damping=math.nan), "damping is nan"),
+        (lambda: amp(*GOOD, tolerance=0), "tolerance is 0; write a positive"),
+        (lambda: amp(*GOOD, max_iterations=0), "max_iterations is 0; write an integer"),
+        (lambda: amp(*GOOD, max_iterations=2.5), "max_iterations is 2.5"),
+    ],
+)
+def test_bad_input_is_refused_with_its_remedy(call, message):
+    with pytest.raises(McoverError, match=message):
+        call()

@@ -1,0 +1,391 @@
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import reference_annealer as reference
+from mcover import (
+    Committee,
+    FactorGraph,
+    GaussianRing,
+    Identity,
+    LinearSchedule,
+    McoverError,
+    Perceptron,
+    Uniform,
+    anneal,
+    teacher_student,
+)
+from mcover.discrete import AnnealResult, BetaSchedule, CustomSchedule, GeometricSchedule, Settings
+from mcover.discrete.chains import cover_overlap
+from mcover.errors import TooLargeError
+from mcover.limits import VARIABLE
+from mcover.routing import draw_bank
+from mcover.seeds import seed_sequence
+
+SHORT = LinearSchedule(0.4, 0.1, 0.05)
+RING = GaussianRing(1.5, shift=2)
+
+
+def same(one, two):
+    np.testing.assert_array_equal(one.weights, two.weights)
+    np.testing.assert_allclose(one.energy, two.energy, atol=1e-12)
+    np.testing.assert_array_equal(one.trajectory.acceptance, two.trajectory.acceptance)
+
+
+@pytest.mark.parametrize("hidden", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "vanilla"},
+        {"method": "rsa", "covers": 3, "coupling": 0.8, "coupling_growth": 0.1},
+        {"method": "mcover", "covers": 4, "topology": RING, "bank": 3},
+        {"method": "exact", "covers": 2, "topology": Uniform(), "rule": "metropolis"},
+        {"method": "mcover", "covers": 3, "bank": 2, "energy": "errors", "order": "sequential"},
+        {"method": "mcover", "covers": 3, "bank": 2, "redraw_every": 3},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_every_method_walks_the_reference_trajectory(options, hidden):
+    problem = teacher_student(7, alpha=2.0, seed=1, hidden=hidden)
+    result = anneal(problem, schedule=SHORT, num_reads=2, seed=5, **options)
+    settings = Settings(schedule=SHORT, **options)
+    for read, seed in enumerate(seed_sequence(5).spawn(2)):
+        route_seed, redraw_seed, chain_seed = seed.spawn(3)
+        rng = reference.Xoshiro(chain_seed.generate_state(4, np.uint64))
+        weights = reference.random_weights(rng, settings.covers, problem.sites)
+        size = settings.bank_size(problem.sites)
+        bank = draw_bank(
+            settings.topology or Identity(), settings.covers, problem.sites, size, route_seed
+        )
+        temperatures, couplings = settings.temperatures(), settings.couplings()
+        every = settings.redraw_every or len(temperatures)
+        for start in range(0, len(temperatures), every):
+            if start:
+                bank = bank.redraw(redraw_seed.spawn(1)[0])
+            _, energies = reference.anneal(
+                problem.gauged.astype(int),
+                bank.routes.astype(int),
+                weights,
+                hidden,
+                settings.energy,
+                temperatures[start : start + every],
+                couplings[start : start + every],
+                settings.rule,
+                settings.order,
+                rng,
+            )
+        np.testing.assert_array_equal(result.weights[read], weights)
+        assert result.energy[read] == pytest.approx(energies[-1])
+
+
+@pytest.mark.parametrize("n", [6, 7])
+@pytest.mark.parametrize("energy", ["linear", "errors"])
+def test_energy_is_that_of_the_general_lift(n, energy):
+    problem = teacher_student(n, alpha=2.0, seed=2)
+    result = anneal(problem, covers=3, topology=RING, bank=4, num_sweeps=3, seed=9, energy=energy)
+    route_seed = seed_sequence(9).spawn(1)[0].spawn(3)[0]
+    bank = draw_bank(RING, 3, n, 4, route_seed)
+
+    def factor(row):
+        def linear(*w):
+            return max(0.0, -float(row @ np.array(w)) / n**0.5)
+
+        def errors(*w):
+            return float(row @ np.array(w) <= 0)
+
+        return linear if energy == "linear" else errors
+
+    graph = FactorGraph([(factor(row), range(n)) for row in problem.gauged])
+    expected = graph.lift_bank(bank).objective(result.weights[0].astype(float))
+    assert result.energy[0] == pytest.approx(expected)
+
+
+def test_one_cover_is_vanilla():
+    problem = teacher_student(40, 1.5, seed=0)
+    vanilla = anneal(problem, "vanilla", num_sweeps=50, seed=3, num_reads=2)
+    for bank in (1, 4):
+        same(anneal(problem, covers=1, bank=bank, num_sweeps=50, seed=3, num_reads=2), vanilla)
+    same(anneal(problem, "rsa", covers=1, num_sweeps=50, seed=3, num_reads=2), vanilla)
+
+
+def test_identity_topology_is_independent_copies():
+    problem = teacher_student(31, 1.5, seed=0)
+    free = anneal(problem, "rsa", covers=3, coupling=0.0, num_sweeps=40, seed=3)
+    same(anneal(problem, covers=3, topology=Identity(), bank=5, num_sweeps=40, seed=3), free)
+
+
+def test_equal_covers_collapse_to_themselves():
+    problem = teacher_student(41, 3.0, seed=0)
+    start = np.tile(problem.teacher, (3, 1))
+    result = anneal(problem, covers=3, bank=2, schedule=[1e-6], seed=0, initial_states=start)
+    np.testing.assert_array_equal(result.weights[0], start)
+    np.testing.assert_array_equal(result.collapsed[0], problem.teacher)
+    np.testing.assert_array_equal(result.collapsed_sign[0], problem.teacher)
+    assert result.energy[0] == 0
+    assert result.generalization_error[0] == pytest.approx(0, abs=1e-7)
+    assert result.solved.all()
+
+
+def test_collapse_is_the_mean_and_the_majority():
+    problem = teacher_student(30, 1.0, seed=0)
+    result = anneal(problem, covers=4, bank=3, num_sweeps=2, num_reads=2, seed=0)
+    np.testing.assert_allclose(result.collapsed, result.weights.mean(axis=1))
+    total = result.weights.astype(int).sum(axis=1)
+    decided = total != 0
+    np.testing.assert_array_equal(result.collapsed_sign[decided], np.sign(total[decided]))
+    ties = result.weights[:, 0][~decided]
+    np.testing.assert_array_equal(result.collapsed_sign[~decided], ties)
+    assert (~decided).any()
+
+
+def test_results_do_not_depend_on_workers_or_on_the_number_of_reads():
+    problem = teacher_student(60, 1.4, seed=0)
+    options = {"covers": 3, "bank": 4, "num_sweeps": 60, "seed": 11, "redraw_every": 7}
+    five = anneal(problem, num_reads=5, workers=1, **options)
+    same(anneal(problem, num_reads=5, workers=4, **options), five)
+    two = anneal(problem, num_reads=2, **options)
+    np.testing.assert_array_equal(two.weights, five.weights[:2])
+    other = anneal(problem, num_reads=2, **{**options, "seed": 12})
+    assert not np.array_equal(two.weights, other.weights)
+    assert not np.array_equal(five.weights[0], five.weights[1])
+
+
+def test_annealing_learns():
+    """Far above the threshold, every read finds the teacher."""
+    problem = teacher_student(101, alpha=4.0, seed=3)
+    result = anneal(problem, covers=3, bank=5, num_sweeps=400, num_reads=4, seed=0)
+    assert result.solved.all()
+    assert result.generalization_error.max() < 0.03
+    committee = teacher_student(21, alpha=6.0, seed=3, hidden=3)
+    found = anneal(
+        committee, covers=3, bank=5, schedule=GeometricSchedule(1.0, 0.02, 400), num_reads=4, seed=0
+    )
+    assert found.generalization_error.min() < 0.12
+
+
+def test_trajectory_records_what_happened():
+    problem = teacher_student(51, 1.5, seed=0)
+    schedule = LinearSchedule(0.4, 0.1, 0.01)
+    result = anneal(problem, covers=3, bank=4, schedule=schedule, num_reads=2, seed=0, record=7)
+    course = result.trajectory
+    assert len(course.temperature) == 7
+    assert course.temperature[[0, -1]] == pytest.approx([0.4, 0.1])
+    assert course.energy.shape == course.overlap.shape == (2, 7)
+    patterns = len(problem.patterns)
+    np.testing.assert_allclose(course.energy[:, -1] * 3 * patterns, result.energy)
+    np.testing.assert_allclose(course.overlap[:, -1], result.overlap)
+    assert np.all((course.acceptance > 0) & (course.acceptance < 1))
+    expected = [cover_overlap(weights) for weights in result.weights]
+    np.testing.assert_allclose(course.cover_overlap[:, -1], expected)
+    chosen = anneal(problem, "vanilla", schedule=schedule, seed=0, record=[0.3, 0.2])
+    assert chosen.trajectory.temperature == pytest.approx([0.3, 0.2])
+    assert np.isnan(chosen.trajectory.cover_overlap).all()
+
+
+def test_cover_overlap_is_the_mean_over_pairs():
+    weights = np.random.default_rng(0).choice([-1, 1], (4, 9)).astype(np.int8)
+    pairs = [weights[a] @ weights[b] / 9 for a in range(4) for b in range(a)]
+    assert cover_overlap(weights) == pytest.approx(np.mean(pairs))
+
+
+def test_recording_does_not_change_the_run():
+    problem = teacher_student(40, 1.5, seed=0)
+    options = {"covers": 3, "bank": 3, "num_sweeps": 90, "seed": 1}
+    few, many = (anneal(problem, record=count, **options) for count in (1, 90))
+    np.testing.assert_array_equal(few.weights, many.weights)
+
+
+def test_stop_at_zero_ends_early():
+    problem = teacher_student(51, alpha=0.4, seed=0)
+    result = anneal(problem, covers=2, bank=3, num_reads=3, seed=0, stop_at_zero=True)
+    assert np.all(result.energy == 0)
+    assert np.all(result.sweeps < 3901)
+    np.testing.assert_array_equal(result.proposals, result.sweeps * 2 * 51)
+    assert np.isnan(result.trajectory.energy[:, -1]).all()
+    assert not result.interrupted
+
+
+def test_initial_states_of_every_shape():
+    problem = teacher_student(20, 1.0, seed=0)
+    one = np.random.default_rng(0).choice([-1, 1], 20)
+    shapes = [one, np.tile(one, (3, 1)), np.tile(one, (2, 3, 1))]
+    runs = [
+        anneal(problem, covers=3, bank=2, num_sweeps=4, num_reads=2, seed=0, initial_states=start)
+        for start in shapes
+    ]
+    for run in runs[1:]:
+        same(run, runs[0])
+
+
+def test_progress_is_reported():
+    seen = []
+    problem = teacher_student(301, 1.5, seed=0)
+    anneal(problem, covers=3, num_sweeps=600, num_reads=3, seed=0, progress=seen.append)
+    assert seen[-1].reads_done == seen[-1].reads == 3
+    assert seen[-1].share == pytest.approx(1)
+    assert all(a.share <= b.share for a, b in itertools.pairwise(seen))
+    assert 0 < seen[-1].temperature <= 0.4
+
+
+def test_interrupt_returns_what_was_reached():
+    problem = teacher_student(501, 1.5, seed=0)
+    begin = time.monotonic()
+    result = anneal(
+        problem,
+        num_sweeps=10**6,
+        num_reads=8,
+        seed=0,
+        workers=2,
+        interrupt=lambda: time.monotonic() > begin + 1,
+    )
+    assert result.interrupted
+    assert 1 <= len(result.energy) <= 3
+    assert np.all(result.sweeps > 0)
+    assert np.all(np.abs(result.weights) == 1)
+    assert time.monotonic() - begin < 30
+
+
+def test_ctrl_c_returns_what_was_reached(tmp_path):
+    code = (
+        "import mcover\n"
+        "problem = mcover.teacher_student(501, 1.5, seed=0)\n"
+        "mcover.anneal(problem, num_sweeps=2, seed=0)\n"
+        "print('ready', flush=True)\n"
+        "result = mcover.anneal(problem, num_sweeps=10**6, num_reads=2, seed=0)\n"
+        "result.save('result.npz')\n"
+        "print(result.interrupted, len(result.energy), flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        assert process.stdout.readline().strip() == "ready"
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline().strip() == "True 2"
+    assert process.returncode == 0
+    assert AnnealResult.load(tmp_path / "result.npz").interrupted
+
+
+def test_a_failure_in_a_thread_reaches_the_caller():
+    def fail(status):
+        raise RuntimeError("no progress today")
+
+    problem = teacher_student(101, 1.5, seed=0)
+    with pytest.raises(RuntimeError, match="no progress today"):
+        anneal(problem, num_sweeps=10**5, num_reads=2, seed=0, progress=fail)
+    assert threading.active_count() < 4
+
+
+def test_save_and_load_without_pickle(tmp_path):
+    problem = teacher_student(30, 1.0, seed=0)
+    result = anneal(problem, covers=3, topology=RING, bank=3, num_sweeps=20, num_reads=2, seed=0)
+    path = result.save(tmp_path / "deep" / "result.npz")
+    again = AnnealResult.load(path)
+    same(again, result)
+    assert again.settings == result.settings
+    assert again.settings["topology"]["kind"] == "ring"
+    np.testing.assert_array_equal(again.collapsed, result.collapsed)
+    with np.load(path, allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+    assert os.listdir(path.parent) == ["result.npz"]
+
+
+def test_foreign_files_are_refused_and_left_alone(tmp_path):
+    problem = teacher_student(10, 1.0, seed=0)
+    result = anneal(problem, num_sweeps=2, seed=0, bank=2)
+    with pytest.raises(McoverError, match=r"end the name in \.npz"):
+        result.save(tmp_path / "result.pkl")
+    foreign = tmp_path / "foreign.npz"
+    np.savez(foreign, a=np.ones(3))
+    before = foreign.read_bytes()
+    broken = tmp_path / "broken.npz"
+    broken.write_bytes(result.save(tmp_path / "whole.npz").read_bytes()[:300])
+    text = tmp_path / "text.npz"
+    text.write_text("hello")
+    for path in (foreign, broken, text):
+        with pytest.raises(McoverError, match="not a result that mcover saved"):
+            AnnealResult.load(path)
+    assert foreign.read_bytes() == before
+
+
+def test_schedules_have_the_temperatures_they_say():
+    paper = LinearSchedule(0.4, 0.01, 1e-4).temperatures()
+    assert len(paper) == 3901
+    assert paper[[0, -1]] == pytest.approx([0.4, 0.01])
+    np.testing.assert_allclose(np.diff(paper), -1e-4)
+    geometric = GeometricSchedule(1.0, 0.1, 5, sweeps=2).temperatures()
+    np.testing.assert_allclose(geometric[::2], 10 ** np.array([0, -0.25, -0.5, -0.75, -1]))
+    np.testing.assert_array_equal(geometric[::2], geometric[1::2])
+    np.testing.assert_allclose(1 / BetaSchedule(1.0, 0.1, 4).temperatures(), [1, 4, 7, 10])
+    assert CustomSchedule((0.3, 0.5)).temperatures().tolist() == [0.3, 0.5]
+    np.testing.assert_allclose(Settings("rsa", coupling=2.0, coupling_growth=1.0, schedule=SHORT)
+                               .couplings()[:3], [2, 4, 8])  # fmt: skip
+
+
+PROBLEM = teacher_student(20, 1.0, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "quantum"}, "method is 'quantum'; write one of 'vanilla'"),
+        ({"energy": "square"}, "energy is 'square'"),
+        ({"rule": "heat"}, "rule is 'heat'"),
+        ({"order": "spiral"}, "order is 'spiral'"),
+        ({"method": "vanilla", "covers": 3}, "'vanilla' has no covers"),
+        ({"method": "rsa", "bank": 3}, "'rsa' has no bank; .* write method='mcover'"),
+        ({"coupling": 1.0}, "'mcover' has no coupling"),
+        ({"method": "exact", "bank": 3}, "'exact' has no bank"),
+        ({"covers": 0}, "covers is 0"),
+        ({"covers": 300}, "goes to 255"),
+        ({"bank": 0}, "bank is 0"),
+        ({"bank": 21}, "at most 20, or method='exact'"),
+        ({"topology": "ring"}, "topology is 'ring'"),
+        ({"redraw_every": 0}, "redraw_every is 0"),
+        ({"method": "rsa", "coupling": -1.0}, "must stay between 0"),
+        ({"method": "rsa", "coupling": 1.0, "coupling_growth": 1.0}, "must stay between 0"),
+        ({"schedule": LinearSchedule(0.4, 0.0, 0.1)}, "start ≥ stop > 0"),
+        ({"schedule": LinearSchedule(0.1, 0.4, 0.1)}, "start ≥ stop > 0"),
+        ({"schedule": LinearSchedule(0.4, 0.1, -0.1)}, "step must be positive"),
+        ({"schedule": GeometricSchedule(0.4, 0.1, 0)}, "at least 1"),
+        ({"schedule": BetaSchedule(0.4, -0.1)}, "start ≥ stop > 0"),
+        ({"schedule": [0.3, 0.0]}, "positive, finite temperatures.*smallest 0"),
+        ({"schedule": []}, "positive, finite temperatures"),
+        ({"schedule": "linear"}, "schedule is 'linear'"),
+        ({"schedule": SHORT, "num_sweeps": 3}, "leave one of them out"),
+        ({"num_sweeps": 0}, "num_sweeps is 0"),
+        ({"num_reads": 0}, "num_reads is 0"),
+        ({"workers": 0}, "workers is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"record": 0}, "record is 0"),
+        ({"record": []}, "record is"),
+        ({"initial_states": np.ones(19)}, r"initial_states must have shape \(20\)"),
+        ({"initial_states": np.ones((2, 20))}, r"initial_states must have shape \(3, 20\)"),
+        ({"initial_states": np.zeros(20)}, "initial_states must be -1 or"),
+    ],
+)
+def test_bad_requests_are_refused_with_a_remedy(options, message):
+    with pytest.raises(McoverError, match=message):
+        anneal(PROBLEM, **options)
+
+
+def test_what_does_not_fit_is_refused(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "100000")
+    with pytest.raises(TooLargeError, match="smaller bank"):
+        anneal(teacher_student(50, 10.0, seed=0), covers=9, method="exact")
+
+
+def test_user_data_needs_no_teacher():
+    rng = np.random.default_rng(0)
+    patterns, labels = rng.choice([-1, 1], (70, 33)), rng.choice([-1, 1], 70)
+    for problem in (Perceptron(patterns, labels), Committee(patterns, labels, hidden=2)):
+        result = anneal(problem, covers=2, bank=3, num_sweeps=30, seed=0)
+        assert np.isnan(result.generalization_error).all()
+        assert result.training_errors[0] == problem.training_errors(result.collapsed_sign)[0]

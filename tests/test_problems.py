@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcover import Committee, McoverError, Perceptron, teacher_student
+
+
+def errors_by_hand(problem, weights):
+    """Pattern by pattern, from the definitions."""
+    wrong = 0
+    units = np.asarray(weights).reshape(problem.hidden, problem.inputs)
+    for pattern, label in zip(problem.patterns.astype(int), problem.labels, strict=True):
+        votes = sum(1 if label * (unit @ pattern) > 0 else -1 for unit in units)
+        wrong += votes <= 0
+    return wrong
+
+
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(1, 4), st.integers(0, 10**6))
+def test_training_errors_meet_the_definition(inputs, patterns, hidden, seed):
+    rng = np.random.default_rng(seed)
+    problem = Committee(
+        rng.choice([-1, 1], (patterns, inputs)), rng.choice([-1, 1], patterns), hidden
+    )
+    students = rng.choice([-1, 1], (3, hidden * inputs))
+    expected = [errors_by_hand(problem, student) for student in students]
+    assert problem.training_errors(students).tolist() == expected
+
+
+@pytest.mark.parametrize(("n", "hidden"), [(100, 1), (101, 1), (20, 3), (21, 4), (1, 1), (2, 1)])
+def test_the_teacher_makes_no_error(n, hidden):
+    problem = teacher_student(n, alpha=3.0, seed=1, hidden=hidden)
+    assert problem.patterns.shape == (3 * n * hidden, n)
+    assert problem.training_errors(problem.teacher) == 0
+    assert problem.overlap(problem.teacher) == pytest.approx(1)
+    assert problem.generalization_error(problem.teacher) == pytest.approx(0, abs=1e-7)
+
+
+def test_random_students_know_nothing():
+    problem = teacher_student(1001, alpha=1.0, seed=0)
+    students = np.random.default_rng(1).choice([-1, 1], (200, 1001))
+    overlaps = problem.overlap(students)
+    assert abs(overlaps.mean()) < 5 / np.sqrt(200 * 1001)
+    assert overlaps.std() == pytest.approx(1 / np.sqrt(1001), rel=0.25)
+    assert problem.generalization_error(students).mean() == pytest.approx(0.5, abs=0.01)
+    assert problem.training_errors(students).mean() == pytest.approx(500, abs=5)
+
+
+def test_perceptron_error_is_how_often_it_differs_on_new_patterns():
+    problem = teacher_student(301, alpha=0.5, seed=2)
+    student = problem.teacher.copy()
+    student[:60] *= -1
+    fresh = np.random.default_rng(0).choice([-1, 1], (40_000, 301)).astype(np.float32)
+    differ = np.mean(np.sign(fresh @ student) != np.sign(fresh @ problem.teacher))
+    assert problem.generalization_error(student) == pytest.approx(differ, abs=0.012)
+
+
+def test_committee_measures_ignore_the_order_of_hidden_units():
+    problem = teacher_student(51, alpha=1.0, seed=3, hidden=3)
+    turned = np.roll(problem.teacher.reshape(3, 51), 1, axis=0).ravel()
+    assert problem.overlap(turned) == pytest.approx(1)
+    assert problem.generalization_error(turned) == 0
+    assert problem.generalization_error(-turned) == 1
+
+
+def test_without_a_teacher_there_is_nothing_to_compare_with():
+    problem = Perceptron([[1, -1, 1]], [1])
+    assert np.isnan(problem.overlap(np.ones(3)))
+    assert np.isnan(problem.generalization_error(np.ones((2, 3)))).all()
+    assert problem.overlap(np.ones((2, 3))).shape == (2,)
+
+
+def test_a_vanishing_student_has_no_overlap():
+    problem = teacher_student(10, 1.0, seed=0)
+    assert problem.overlap(np.zeros(10)) == 0
+    assert problem.generalization_error(np.zeros(10)) == pytest.approx(0.5)
+
+
+def test_instances_are_reproducible():
+    one, two, other = (teacher_student(30, 2.0, seed) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(one.patterns, two.patterns)
+    np.testing.assert_array_equal(one.teacher, two.teacher)
+    assert not np.array_equal(one.patterns, other.patterns)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Perceptron([[0, 1]], [1]), r"patterns must be -1 or \+1.*2 \* patterns - 1"),
+        (lambda: Perceptron([[1, 1]], [2]), "labels must be"),
+        (lambda: Perceptron([1, 1], [1]), r"patterns must have shape \(any, any\)"),
+        (lambda: Perceptron([[1, 1]], [1, 1]), r"labels must have shape \(1\)"),
+        (lambda: Perceptron(np.ones((0, 3)), []), "patterns must have shape"),
+        (lambda: Perceptron([[1, 1]], [1], teacher=[1]), r"teacher must have shape \(2\)"),
+        (lambda: Perceptron([[1, float("nan")]], [1]), "patterns must be"),
+        (lambda: Committee([[1, 1]], [1], hidden=0), "hidden is 0"),
+        (lambda: Committee([[1, 1]], [1], hidden=1.5), "hidden is 1.5"),
+        (lambda: teacher_student(0, 1.0), "n is 0"),
+        (lambda: teacher_student(10, 0.0), "alpha is 0.0"),
+        (lambda: teacher_student(10, -1.0), "alpha is -1.0"),
+        (lambda: teacher_student(10, float("inf")), "alpha is inf"),
+        (lambda: [teacher_student(1, 9.0, s, hidden=2) for s in range(9)], "undecided"),
+    ],
+)
+def test_bad_problems_are_refused(call, message):
+    with pytest.raises(McoverError, match=message):
+        call()
