@@ -85,6 +85,7 @@ def message_passing(trial: int) -> Trial:
         generalization_error=float(problem.generalization_error(found.magnetization)),
         generalization_error_sign=float(problem.generalization_error(found.weights)),
         training_errors=int(problem.training_errors(found.weights)),
+        collapsed_energy=float(problem.energy(found.weights)),
         energy=math.nan,
         proposals=0,
         seconds=seconds,

@@ -162,6 +162,7 @@ def test_annealing_learns():
     problem = teacher_student(101, alpha=4.0, seed=3)
     result = anneal(problem, covers=3, bank=5, num_sweeps=400, num_reads=4, seed=0)
     assert result.solved.all()
+    np.testing.assert_array_equal(result.collapsed_energy, 0)
     assert result.generalization_error.max() < 0.03
     committee = teacher_student(21, alpha=6.0, seed=3, hidden=3)
     found = anneal(

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import reference_annealer as reference
 from mcover import Committee, McoverError, Perceptron, teacher_student
 
 
@@ -25,6 +26,12 @@ def test_training_errors_meet_the_definition(inputs, patterns, hidden, seed):
     students = rng.choice([-1, 1], (3, hidden * inputs))
     expected = [errors_by_hand(problem, student) for student in students]
     assert problem.training_errors(students).tolist() == expected
+    gauged = problem.gauged.astype(int)
+    for student, wrong in zip(students, expected, strict=True):
+        assert problem.energy(student, "errors") == wrong
+        linear = reference.network_energy(gauged, student, hidden, "linear")
+        expected_linear = reference.value(linear, inputs, hidden, 1, "linear")
+        assert problem.energy(student) == pytest.approx(expected_linear)
 
 
 @pytest.mark.parametrize(("n", "hidden"), [(100, 1), (101, 1), (20, 3), (21, 4), (1, 1), (2, 1)])
@@ -95,6 +102,7 @@ def test_instances_are_reproducible():
         (lambda: Perceptron([[1, float("nan")]], [1]), "patterns must be"),
         (lambda: Committee([[1, 1]], [1], hidden=0), "hidden is 0"),
         (lambda: Committee([[1, 1]], [1], hidden=1.5), "hidden is 1.5"),
+        (lambda: Perceptron([[1, 1]], [1]).energy(np.ones(2), "cubic"), "energy is 'cubic'"),
         (lambda: teacher_student(0, 1.0), "n is 0"),
         (lambda: teacher_student(10, 0.0), "alpha is 0.0"),
         (lambda: teacher_student(10, -1.0), "alpha is -1.0"),

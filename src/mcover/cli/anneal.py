@@ -128,7 +128,7 @@ class Anneal:
 
     def run(self) -> None:
         problem = self.task.make(self.seed)
-        console.print(f"{problem!r}", markup=False)
+        console.print(str(problem), markup=False)
         with live_line() as line:
             result = anneal(
                 problem,
@@ -148,7 +148,7 @@ class Anneal:
         from mcover.figures.annealing import annealing_figure
         from mcover.figures.style import save
 
-        title = f"{problem!r}, {self.method}, {len(result.energy)} reads"
+        title = f"{problem}, {self.method}, {len(result.energy)} reads"
         picture = self.output.with_name(self.output.name + ".png")
         save(annealing_figure(result, title), picture)
         console.print(f"picture: {picture}\nresult:  {saved} (mcover.discrete.AnnealResult.load)")

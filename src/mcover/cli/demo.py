@@ -77,16 +77,22 @@ class Demo:
 def summary_table(summaries: list[Summary]) -> Table:
     """The comparison as a table: a line a method."""
     table = Table(title="generalization error is that of the collapsed (mean) student")
-    for name in ("method", "generalization error", "solved", "TTS99, proposals", "TTS99, core s"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+    for name in (
+        "method",
+        "generalization\nerror",
+        "solved",
+        "TTS99,\nproposals",
+        "TTS99,\ncore s",
+    ):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
     for one in summaries:
-        table.add_row(
-            one.method,
+        cells = (
             f"{one.generalization_error:.4f}",
             f"{one.solved:.2f}",
             f"{one.tts_proposals:.1e}",
             f"{one.tts_seconds:.1f}",
         )
+        table.add_row(one.method, *(cell.replace(" [", "\n[") for cell in cells))
     table.caption = f"n = {summaries[0].solved.n} trials each"
     return table
 

@@ -155,6 +155,7 @@ class Job:
         return AnnealResult(
             weights=weights,
             energy=self.energy[begun],
+            collapsed_energy=self.problem.energy(sign, self.settings.energy),
             training_errors=self.problem.training_errors(sign),
             overlap=self.problem.overlap(mean),
             generalization_error=self.problem.generalization_error(mean),

@@ -55,10 +55,30 @@ class Problem:
         size = f"{len(self.patterns)} patterns of {self.inputs} inputs"
         return f"<{type(self).__name__}: {size}{units}{known}>"
 
+    def __str__(self) -> str:
+        return repr(self).strip("<>")
+
     @cached_property
     def gauged(self) -> Signs:
         """G = label × pattern, shape (P, N)."""
         return self.patterns * self.labels[:, None]
+
+    def energy(self, weights: Weights, kind: str = "linear") -> NDArray[np.float64]:
+        """Energy of single students, shape (..., K·N) → (...).
+
+        "linear" is Σ_μ max(0, −Δ_μ), with Δ the margin of a perceptron or the vote of a committee;
+        "errors" is the number of wrong patterns.
+        """
+        if kind == "errors":
+            return self.training_errors(weights).astype(np.float64)
+        if kind != "linear":
+            raise McoverError(f"energy is {kind!r}; write 'linear' or 'errors'.")
+        fields = _fields(self.gauged, weights, self.hidden)
+        if self.hidden == 1:
+            margins = fields[..., 0, :] / np.sqrt(self.inputs)
+        else:
+            margins = np.where(fields > 0, 1.0, -1.0).sum(axis=-2) / np.sqrt(self.hidden)
+        return np.asarray(np.maximum(0.0, -margins).sum(axis=-1))
 
     def training_errors(self, weights: Weights) -> NDArray[np.int64]:
         """Patterns that students with these weights get wrong, shape (..., K·N) → (...)."""
@@ -209,11 +229,16 @@ def _labelled(
     )
 
 
-def _is_right(gauged: Signs, weights: Weights, hidden: int) -> NDArray[np.bool_]:
-    """Whether each pattern is right, shape (..., K·N) → (..., P)."""
+def _fields(gauged: Signs, weights: Weights, hidden: int) -> NDArray[np.float64]:
+    """Gauged fields of the hidden units, shape (..., K·N) → (..., K, P)."""
     students = np.asarray(weights, dtype=np.float64)
     units = students.reshape(*students.shape[:-1], hidden, -1)
-    votes = (units @ gauged.T.astype(np.float64)) > 0
+    return np.asarray(units @ gauged.T.astype(np.float64))
+
+
+def _is_right(gauged: Signs, weights: Weights, hidden: int) -> NDArray[np.bool_]:
+    """Whether each pattern is right, shape (..., K·N) → (..., P)."""
+    votes = _fields(gauged, weights, hidden) > 0
     return np.asarray(2 * votes.sum(axis=-2) > hidden)
 
 

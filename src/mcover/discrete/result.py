@@ -49,7 +49,9 @@ class AnnealResult:
     Attributes:
         weights: final ±1 weights of all covers, shape (reads, M, sites).
         energy: final lifted energy, summed over covers, (reads,).
-        training_errors: patterns that the student collapsed to ±1 weights gets wrong, (reads,).
+        collapsed_energy: energy of the student collapsed to ±1 weights, (reads,).
+        training_errors: patterns that it gets wrong, (reads,); more than its energy tells where N
+            is even, since margins of exactly zero cost no linear energy.
         overlap: teacher overlap R of the mean of the covers, (reads,); NaN without teacher.
         generalization_error: ε_g of the mean of the covers, as in the paper, (reads,); NaN
             without teacher.
@@ -63,6 +65,7 @@ class AnnealResult:
 
     weights: Signs
     energy: NDArray[np.float64]
+    collapsed_energy: NDArray[np.float64]
     training_errors: NDArray[np.int64]
     overlap: NDArray[np.float64]
     generalization_error: NDArray[np.float64]
@@ -85,8 +88,8 @@ class AnnealResult:
 
     @property
     def solved(self) -> NDArray[np.bool_]:
-        """Whether the collapsed ±1 student gets every training pattern right, (reads,)."""
-        return self.training_errors == 0
+        """Whether the collapsed ±1 student has zero energy, in the energy annealed, (reads,)."""
+        return self.collapsed_energy == 0
 
     def save(self, path: str | Path) -> Path:
         """Writes one .npz file, without pickle; a file that was there is replaced at the end."""

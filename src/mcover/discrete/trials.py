@@ -29,14 +29,18 @@ class Trial:
     generalization_error_sign: float
     """Of the majority of the covers, a student with ±1 weights."""
     training_errors: int
+    """Of the majority; a margin of zero counts."""
+    collapsed_energy: float
+    """Linear energy of the majority; a margin of zero costs nothing."""
     energy: float
+    """Lifted energy, summed over covers."""
     proposals: int
     seconds: float
 
     @property
     def solved(self) -> bool:
-        """No training errors after the collapse to ±1 weights."""
-        return self.training_errors == 0
+        """Whether the collapse to ±1 weights has zero energy."""
+        return self.collapsed_energy == 0
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ def run_trials(
                 generalization_error=float(result.generalization_error[0]),
                 generalization_error_sign=float(sign_error[0]),
                 training_errors=int(result.training_errors[0]),
+                collapsed_energy=float(result.collapsed_energy[0]),
                 energy=float(result.energy[0]),
                 proposals=int(result.proposals[0]),
                 seconds=float(result.seconds[0]),

@@ -78,7 +78,7 @@ def _draw_course(axes: Axes, course: Trajectory, name: str, colour: str, label: 
         return
     temperature, values = course.temperature[reached], values[:, reached]
     for read in values[:40]:
-        axes.plot(temperature, read, color=colour, linewidth=0.5, alpha=0.25)
+        axes.plot(temperature, read, color=colour, linewidth=0.7, alpha=0.3)
     axes.plot(temperature, np.nanmean(values, axis=0), color=colour, linewidth=2.2, label=label)
 
 
