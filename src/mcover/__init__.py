@@ -8,7 +8,7 @@ Importing the package loads NumPy and nothing heavier: compilers, plots and torc
 the rooms that use them, when they are used.
 """
 
-from mcover import permutations
+from mcover import permutations, statistics
 from mcover.discrete import Committee, LinearSchedule, Perceptron, anneal, teacher_student
 from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph
@@ -43,5 +43,6 @@ __all__ = [
     "anneal",
     "mix",
     "permutations",
+    "statistics",
     "teacher_student",
 ]

@@ -22,8 +22,9 @@ class Estimate:
     n: int
 
     def __format__(self, spec: str) -> str:
-        one = spec or ".4f"
-        return f"{self.value:{one}} [{self.low:{one}}, {self.high:{one}}]"
+        if not spec:
+            return str(self)
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
     def __str__(self) -> str:
         return f"{self:.4f} (n = {self.n})"
