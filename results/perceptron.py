@@ -24,7 +24,7 @@ from mcover.discrete.trials import Trial, run_trials, summarize
 from mcover.figures.annealing import outcome_figure
 from mcover.figures.style import save
 
-N, ALPHA = 1000, 1.58
+ALPHA = 1.58
 HERE = Path(__file__).parent
 ROWS = HERE / "perceptron.csv"
 TABLE = HERE / "perceptron.md"
@@ -40,6 +40,13 @@ METHODS = {
     "M-cover M=5 S=10": {"method": "mcover", "covers": 5, **DEFAULT},
     "M-cover M=7 S=10": {"method": "mcover", "covers": 7, **DEFAULT},
     "M-cover M=9 S=10": {"method": "mcover", "covers": 9, **DEFAULT},
+}
+TABLE_1_METHODS = dict(list(METHODS.items())[:3])
+# What the outcome owes to patterns on which the teacher is undecided: none with N odd.
+GROUPS = {
+    "": (1000, "redraw", METHODS),
+    ", N=1001": (1001, "redraw", TABLE_1_METHODS),
+    ", ties +1": (1000, "plus", TABLE_1_METHODS),
 }
 MESSAGE_PASSING = "AMP"
 PAPER = {
@@ -73,14 +80,14 @@ def append(row: Trial) -> None:
         writer.writerow(asdict(row) | {"version": mcover.__version__})
 
 
-def message_passing(trial: int) -> Trial:
+def message_passing(trial: int, n: int, ties: str, name: str) -> Trial:
     """AMP on the same instance: what the data allow without any annealing."""
-    problem = mcover.teacher_student(N, ALPHA, seed=[trial, 0])
+    problem = mcover.teacher_student(n, ALPHA, seed=[trial, 0], ties=ties)
     begin = time.perf_counter()
     found = amp(problem.patterns, problem.labels, seed=[trial, 2])
     seconds = time.perf_counter() - begin
     return Trial(
-        method=MESSAGE_PASSING,
+        method=name,
         trial=trial,
         generalization_error=float(problem.generalization_error(found.magnetization)),
         generalization_error_sign=float(problem.generalization_error(found.weights)),
@@ -93,24 +100,26 @@ def message_passing(trial: int) -> Trial:
 
 
 def run(trials: int, workers: int | None) -> None:
-    """Runs what is missing, trial by trial."""
+    """Runs what is missing, group by group and trial by trial."""
     have = read_rows()
-    todo = {}
-    for trial in range(trials):
-        missing = tuple(name for name in METHODS if trial not in have.get(name, {}))
-        if missing:
-            todo.setdefault(missing, []).append(trial)
-        if trial not in have.get(MESSAGE_PASSING, {}):
-            append(message_passing(trial))
-    begin = time.perf_counter()
-    for names, numbers in todo.items():
-        methods = {name: METHODS[name] for name in names}
-        for done, (row, _) in enumerate(run_trials(methods, N, ALPHA, numbers, workers), start=1):
-            append(row)
-            elapsed = time.perf_counter() - begin
-            total = len(names) * len(numbers)
-            print(f"\r{done}/{total} rows, {elapsed:.0f} s", end="", flush=True)
-    print()
+    for suffix, (n, ties, options) in GROUPS.items():
+        methods = {name + suffix: chosen for name, chosen in options.items()}
+        todo: dict[tuple[str, ...], list[int]] = {}
+        for trial in range(trials):
+            missing = tuple(name for name in methods if trial not in have.get(name, {}))
+            if missing:
+                todo.setdefault(missing, []).append(trial)
+            if trial not in have.get(MESSAGE_PASSING + suffix, {}):
+                append(message_passing(trial, n, ties, MESSAGE_PASSING + suffix))
+        for names, numbers in todo.items():
+            chosen = {name: methods[name] for name in names}
+            total, begin = len(names) * len(numbers), time.perf_counter()
+            rows = run_trials(chosen, n, ALPHA, numbers, workers, ties)
+            for done, (row, _) in enumerate(rows, start=1):
+                append(row)
+                elapsed = time.perf_counter() - begin
+                print(f"\r{done}/{total} rows{suffix}, {elapsed:.0f} s", end="", flush=True)
+            print()
 
 
 def report() -> None:
@@ -121,9 +130,14 @@ def report() -> None:
         "TTS99, 10⁶ proposals | TTS99, core seconds | n |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name in [*METHODS, MESSAGE_PASSING]:
+    names = [
+        name + suffix
+        for suffix, (_, _, options) in GROUPS.items()
+        for name in [*options, MESSAGE_PASSING]
+    ]
+    for name in names:
         one = summarize(name, rows[name])
-        proposals = "–" if name == MESSAGE_PASSING else in_millions(one.tts_proposals)
+        proposals = "–" if name.startswith(MESSAGE_PASSING) else in_millions(one.tts_proposals)
         lines.append(
             f"| {name} | {PAPER.get(name, '–')} | {one.generalization_error:.4f} | "
             f"{one.generalization_error_sign:.4f} | {one.solved:.3f} | {proposals} | "
@@ -136,7 +150,7 @@ def report() -> None:
         name: np.array([row.generalization_error for row in rows[name]])
         for name in [*METHODS, MESSAGE_PASSING]
     }
-    title = f"±1 perceptron, N = {N}, α = {ALPHA}, paired teachers"
+    title = f"±1 perceptron, N = 1000, α = {ALPHA}, paired teachers"
     save(outcome_figure(outcomes, title), PICTURE)
 
 
@@ -152,7 +166,11 @@ def comparisons(rows: dict[str, list[Trial]]) -> list[str]:
         "| paired difference of ε_g (mean) | mean [95 % interval] | p (permutation) | n |",
         "| --- | --- | --- | --- |",
     ]
-    pairs = [("M-cover M=3 S=10", "vanilla"), ("M-cover M=3 S=10", "RSA M=3")]
+    pairs = [
+        (f"M-cover M=3 S=10{suffix}", f"{rival}{suffix}")
+        for suffix in GROUPS
+        for rival in ("vanilla", "RSA M=3")
+    ]
     pairs += [("M-cover M=3 S=10", "M-cover M=3 S=2")]
     pairs += [(f"M-cover M={m} S=10", "M-cover M=3 S=10") for m in (5, 7, 9)]
     for first, second in pairs:

@@ -43,6 +43,21 @@ def test_the_teacher_makes_no_error(n, hidden):
     assert problem.generalization_error(problem.teacher) == pytest.approx(0, abs=1e-7)
 
 
+def test_ties_may_be_kept_as_plus_one():
+    """One pattern in forty at N = 1000; those the teacher decides get the same labels."""
+    kept = teacher_student(1000, 2.0, seed=4, ties="plus")
+    fields = kept.patterns.astype(int) @ kept.teacher
+    np.testing.assert_array_equal(kept.labels, np.where(fields >= 0, 1, -1))
+    share = np.mean(fields == 0)
+    assert 0.012 < share < 0.04
+    assert kept.energy(kept.teacher) == 0
+    assert kept.training_errors(kept.teacher) == np.sum(fields == 0)
+    redrawn = teacher_student(1000, 2.0, seed=4)
+    np.testing.assert_array_equal(redrawn.patterns[fields != 0], kept.patterns[fields != 0])
+    committee = teacher_student(4, 20.0, seed=0, hidden=2, ties="plus")
+    assert set(committee.labels.tolist()) == {-1, 1}
+
+
 def test_random_students_know_nothing():
     problem = teacher_student(1001, alpha=1.0, seed=0)
     students = np.random.default_rng(1).choice([-1, 1], (200, 1001))
@@ -104,6 +119,7 @@ def test_instances_are_reproducible():
         (lambda: Committee([[1, 1]], [1], hidden=1.5), "hidden is 1.5"),
         (lambda: Perceptron([[1, 1]], [1]).energy(np.ones(2), "cubic"), "energy is 'cubic'"),
         (lambda: teacher_student(0, 1.0), "n is 0"),
+        (lambda: teacher_student(10, 1.0, ties="drop"), "ties is 'drop'"),
         (lambda: teacher_student(10, 0.0), "alpha is 0.0"),
         (lambda: teacher_student(10, -1.0), "alpha is -1.0"),
         (lambda: teacher_student(10, float("inf")), "alpha is inf"),

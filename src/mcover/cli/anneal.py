@@ -14,7 +14,7 @@ from mcover import statistics
 from mcover.cli.console import Line, console, live_line
 from mcover.discrete.annealer import anneal
 from mcover.discrete.chains import Status
-from mcover.discrete.problems import Committee, Problem, teacher_student
+from mcover.discrete.problems import Committee, Problem, Ties, teacher_student
 from mcover.discrete.result import AnnealResult
 from mcover.discrete.schedules import BetaSchedule, GeometricSchedule, LinearSchedule, Schedule
 from mcover.discrete.settings import Energy, Method, Order, Rule
@@ -30,9 +30,11 @@ class PerceptronTask:
     """Inputs N."""
     alpha: float = 1.58
     """Patterns per input, P/N."""
+    ties: Ties = "redraw"
+    """Patterns on which the teacher is undecided: draw them again, or label them +1."""
 
     def make(self, seed: int) -> Problem:
-        return teacher_student(self.n, self.alpha, seed=[seed, 0])
+        return teacher_student(self.n, self.alpha, seed=[seed, 0], ties=self.ties)
 
 
 @dataclass(frozen=True)

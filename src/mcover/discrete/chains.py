@@ -92,7 +92,7 @@ class Job:
         from mcover.discrete.states import make_state
         from mcover.discrete.xoshiro import random_weights
 
-        begin = time.perf_counter()
+        begin = time.thread_time()
         problem, settings = self.problem, self.settings
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
@@ -133,7 +133,7 @@ class Job:
             self.acceptance[read] = share
             self.weights[read] = state.weights
             self.sweeps[read] = here + made
-            self.seconds[read] = now - begin
+            self.seconds[read] = time.thread_time() - begin
             self.last = read
             point = np.searchsorted(self.points, here + made - 1)
             if point < len(self.points) and self.points[point] == here + made - 1:

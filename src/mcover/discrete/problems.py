@@ -12,6 +12,7 @@ vote, possible with K even, is an error.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,7 @@ from mcover.seeds import Seed, streams
 
 Signs = NDArray[np.int8]
 Weights = Signs | NDArray[np.float64]
+Ties = Literal["redraw", "plus"]
 
 _REDRAWS = 500
 _TEST_PATTERNS = 20_000
@@ -152,12 +154,18 @@ class Committee(Problem):
         super().__init__(patterns, labels, hidden, teacher)
 
 
-def teacher_student(n: int, alpha: float, seed: Seed = None, hidden: int = 1) -> Problem:
+def teacher_student(
+    n: int, alpha: float, seed: Seed = None, hidden: int = 1, ties: Ties = "redraw"
+) -> Problem:
     """Random patterns labelled by a random teacher of ±1 weights.
 
-    There are round(alpha · n · hidden) patterns. A pattern on which the teacher is undecided (a
-    field or a vote of zero) is drawn again, so the teacher is a solution of zero energy and no
-    errors, for N odd and even.
+    There are round(alpha · n · hidden) patterns. With N (or K) even the teacher is undecided on
+    some of them, a field or a vote of zero; at N = 1000 that is one pattern in forty. ``ties``
+    says what becomes of those:
+
+    - "redraw": they are drawn again, so the teacher makes no error and has zero energy.
+    - "plus": sign(0) = +1. Such a pattern holds the student to the teacher's very margin; the
+      teacher has zero linear energy on it, but counts as wrong. Instances are harder this way.
 
     >>> problem = teacher_student(101, alpha=1.5, seed=0)
     >>> problem
@@ -174,9 +182,11 @@ def teacher_student(n: int, alpha: float, seed: Seed = None, hidden: int = 1) ->
             f"alpha is {alpha!r}: that makes no pattern. Write a number of at least "
             f"{1 / (n * hidden):.2g} (patterns per weight)."
         )
+    if ties not in ("redraw", "plus"):
+        raise McoverError(f"ties is {ties!r}; write 'redraw' or 'plus'.")
     weights_rng, patterns_rng = streams(seed, 2)
     teacher = random_signs(weights_rng, hidden * n)
-    drawn, labels = _labelled(patterns, teacher, hidden, patterns_rng)
+    drawn, labels = _labelled(patterns, teacher, hidden, patterns_rng, ties)
     if hidden == 1:
         return Perceptron(drawn, labels, teacher)
     return Committee(drawn, labels, hidden, teacher)
@@ -206,12 +216,15 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
 
 
 def _labelled(
-    count: int, teacher: Signs, hidden: int, rng: np.random.Generator
+    count: int, teacher: Signs, hidden: int, rng: np.random.Generator, ties: Ties = "redraw"
 ) -> tuple[Signs, Signs]:
-    """Random patterns and the teacher's labels, undecided patterns drawn again."""
+    """Random patterns and the teacher's labels."""
     inputs = len(teacher) // hidden
     units = teacher.reshape(hidden, inputs).astype(np.float32)
     patterns = random_signs(rng, (count, inputs))
+    if ties == "plus":
+        votes = np.where(patterns.astype(np.float32) @ units.T >= 0, 1, -1).sum(axis=1)
+        return patterns, np.where(votes >= 0, 1, -1).astype(np.int8)
     labels = np.zeros(count, dtype=np.int8)
     for _ in range(_REDRAWS):
         undecided = np.flatnonzero(labels == 0)

@@ -56,7 +56,8 @@ class AnnealResult:
         generalization_error: ε_g of the mean of the covers, as in the paper, (reads,); NaN
             without teacher.
         proposals: single-weight proposals made, (reads,).
-        seconds: time of the read's own thread, (reads,).
+        seconds: processor time that the read's thread took, (reads,): what one core needs,
+            whatever else the machine does.
         sweeps: sweeps made, (reads,); fewer than planned where a read was solved or interrupted.
         trajectory: the course of each read.
         settings: how it was annealed, as a plain dict.

@@ -13,7 +13,7 @@ import numpy as np
 
 from mcover import statistics
 from mcover.discrete.annealer import anneal
-from mcover.discrete.problems import teacher_student
+from mcover.discrete.problems import Ties, teacher_student
 from mcover.discrete.result import AnnealResult, Trajectory
 from mcover.statistics import Estimate
 
@@ -63,6 +63,7 @@ def run_trials(
     alpha: float,
     trials: Sequence[int],
     workers: int | None = None,
+    ties: Ties = "redraw",
 ) -> Iterator[tuple[Trial, AnnealResult]]:
     """Anneals fresh instances, yielding rows in order as they finish.
 
@@ -73,13 +74,14 @@ def run_trials(
         trials: numbers of the trials; trial k has instance seed (k, 0) and annealing seed (k, 1),
             whatever the method, so that methods compare on paired instances.
         workers: threads; all cores by default.
+        ties: what becomes of patterns on which the teacher is undecided.
 
     Ctrl-C, or leaving the loop early, drops the trials in flight.
     """
     halt = threading.Event()
 
     def one(trial: int) -> list[tuple[Trial, AnnealResult]]:
-        problem = teacher_student(n, alpha, seed=[trial, 0])
+        problem = teacher_student(n, alpha, seed=[trial, 0], ties=ties)
         rows = []
         for name, options in methods.items():
             seed = [trial, 1]
