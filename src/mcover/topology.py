@@ -202,12 +202,14 @@ class Torus(Topology, kind="torus"):
         return total.reshape(covers, covers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Custom(Topology, kind="custom"):
     """Any non-negative square matrix under which some permutation is possible.
 
     >>> Custom([[1, 1], [1, 3]]) == Custom(np.array([[1.0, 1.0], [1.0, 3.0]]))
     True
+    >>> Custom(np.eye(2)), Custom(np.ones((9, 9)))
+    (Custom([[1.0, 0.0], [0.0, 1.0]]), Custom(<9 × 9 matrix>))
     """
 
     values: tuple[tuple[float, ...], ...]
@@ -216,6 +218,13 @@ class Custom(Topology, kind="custom"):
         array = np.exp(log_weights(matrix))
         object.__setattr__(self, "values", tuple(tuple(row) for row in array.tolist()))
         self.matrix(len(self.values))  # an impossible topology is refused when it is made
+
+    def __repr__(self) -> str:
+        covers = len(self.values)
+        shown = (
+            [list(row) for row in self.values] if covers <= 4 else f"<{covers} × {covers} matrix>"
+        )
+        return f"Custom({shown})"
 
     def log_kernel(self, covers: int) -> Matrix:
         if covers != len(self.values):

@@ -9,10 +9,10 @@ import tyro
 
 from mcover import __version__
 from mcover.cli.anneal import Anneal
-from mcover.cli.console import console, errors
 from mcover.cli.demo import Demo
 from mcover.cli.topology import ShowTopology
 from mcover.errors import McoverError
+from mcover.progress import console, errors
 
 Verb = (
     Annotated[ShowTopology, tyro.conf.subcommand("topology")]

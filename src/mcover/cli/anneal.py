@@ -11,14 +11,13 @@ import tyro
 from rich.table import Table
 
 from mcover import statistics
-from mcover.cli.console import Line, console, live_line
 from mcover.discrete.annealer import anneal
-from mcover.discrete.chains import Status
 from mcover.discrete.problems import Committee, Problem, Ties, teacher_student
 from mcover.discrete.result import AnnealResult
 from mcover.discrete.schedules import BetaSchedule, GeometricSchedule, LinearSchedule, Schedule
 from mcover.discrete.settings import Energy, Method, Order, Rule
 from mcover.errors import McoverError
+from mcover.progress import console
 from mcover.topology import GaussianRing
 
 
@@ -131,17 +130,16 @@ class Anneal:
     def run(self) -> None:
         problem = self.task.make(self.seed)
         console.print(str(problem), markup=False)
-        with live_line() as line:
-            result = anneal(
-                problem,
-                self.method,
-                schedule=self._schedule(),
-                num_reads=self.reads,
-                seed=[self.seed, 1],
-                progress=lambda status: _show(line, status),
-                workers=self.workers,
-                **self._options(),
-            )
+        result = anneal(
+            problem,
+            self.method,
+            schedule=self._schedule(),
+            num_reads=self.reads,
+            seed=[self.seed, 1],
+            progress=True,
+            workers=self.workers,
+            **self._options(),
+        )
         if result.interrupted:
             console.print("interrupted: what follows is what was reached so far")
         console.print(_summary(result, problem))
@@ -184,14 +182,6 @@ class Anneal:
             sigma = 1.5 if self.sigma is None else self.sigma
             options["topology"] = GaussianRing(sigma, 2.0 if self.shift is None else self.shift)
         return options
-
-
-def _show(line: Line, status: Status) -> None:
-    line(
-        status.share,
-        f"T {status.temperature:.4f}  energy {status.energy:.5f}  "
-        f"accepted {status.acceptance:5.1%}  reads {status.reads_done}/{status.reads}",
-    )
 
 
 def _summary(result: AnnealResult, problem: Problem) -> Table:

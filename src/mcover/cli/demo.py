@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.table import Table
 
-from mcover.cli.console import console, live_line
 from mcover.cli.topology import ShowTopology
 from mcover.discrete.trials import Summary, Trial, join, run_trials, summarize
+from mcover.progress import console, live_line
 from mcover.topology import GaussianRing
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -10,8 +10,8 @@ import numpy as np
 import tyro
 from rich.table import Table
 
-from mcover.cli.console import console
 from mcover.errors import McoverError
+from mcover.progress import console
 from mcover.topology import (
     Band,
     Blocks,

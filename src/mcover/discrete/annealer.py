@@ -35,7 +35,7 @@ def anneal(
     initial_states: ArrayLike | None = None,
     record: int | Sequence[float] = 50,
     interrupt: Callable[[], bool] | None = None,
-    progress: Callable[[Status], None] | None = None,
+    progress: bool | Callable[[Status], None] = False,
     workers: int | None = None,
     **options: Any,
 ) -> AnnealResult:
@@ -56,7 +56,8 @@ def anneal(
         record: how many points of the trajectory to keep, or the temperatures to keep.
         interrupt: called a few times a second; once it is true, the run ends with what it has.
             Ctrl-C does the same.
-        progress: called a few times a second with a :class:`Status`.
+        progress: True for a live line on stderr (temperature, energy, acceptance, time left), or
+            a function that is called a few times a second with a :class:`Status`.
         workers: threads; all cores by default.
         **options: covers, topology, bank, coupling, coupling_growth, redraw_every, energy, rule,
             order and stop_at_zero: see :class:`~mcover.discrete.settings.Settings`.
@@ -77,8 +78,14 @@ def anneal(
     threads = min(workers or os.cpu_count() or 1, num_reads)
     job.check_memory(threads)
     seeds = seed_sequence(seed).spawn(num_reads)
-    interrupted = _supervise(job, seeds, threads, interrupt, progress)
-    return job.result(interrupted)
+    if progress is True:
+        from mcover.progress import live_line
+
+        with live_line() as line:
+            cut = _supervise(job, seeds, threads, interrupt, lambda at: line(at.share, str(at)))
+    else:
+        cut = _supervise(job, seeds, threads, interrupt, progress or None)
+    return job.result(cut)
 
 
 def _supervise(

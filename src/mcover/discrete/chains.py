@@ -37,6 +37,12 @@ class Status:
     seconds: float
     seconds_left: float
 
+    def __str__(self) -> str:
+        return (
+            f"T {self.temperature:.4f}  energy {self.energy:.5f}  "
+            f"accepted {self.acceptance:5.1%}  reads {self.reads_done}/{self.reads}"
+        )
+
 
 class Job:
     """What the threads share: the packed problem, and for each read a row in every array."""

@@ -1,4 +1,4 @@
-"""What the verbs print with: tables, and one live line for anything that takes a while."""
+"""What people see while they wait: one live line, and the consoles it shares with the rest."""
 
 from __future__ import annotations
 
