@@ -83,9 +83,10 @@ def _draw_course(axes: Axes, course: Trajectory, name: str, colour: str, label: 
 
 
 def _draw_outcomes(axes: Axes, outcomes: Mapping[str, NDArray[np.float64]]) -> None:
-    """Every trial a dot, spread sideways by rank so that none hides another; the mean a bar."""
+    """Every trial a dot, spread sideways so that none hides another; the mean a bar."""
     for at, (colour, values) in enumerate(zip(cycle(COLOURS), outcomes.values(), strict=False)):
-        spread = (np.argsort(np.argsort(values)) % 9 - 4) / 20
+        # Multiples of the golden ratio fill the strip evenly, without a random number.
+        spread = 0.5 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
         axes.scatter(at + spread, values, s=16, color=colour, alpha=0.6, linewidth=0)
         axes.plot([at - 0.3, at + 0.3], [values.mean()] * 2, color=colour, linewidth=2.5)
     axes.set_xticks(range(len(outcomes)), [f"{k}\n(n = {len(v)})" for k, v in outcomes.items()])
