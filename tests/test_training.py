@@ -51,16 +51,6 @@ class Stack(nn.Module):
         return one
 
 
-@pytest.fixture
-def summed(monkeypatch):
-    """The loss of covers, as it is defined: summed over covers, mean over the batch."""
-
-    def cover_loss(criterion, outputs, target):
-        return sum(criterion(one, target) for one in outputs)
-
-    monkeypatch.setattr("mcover.cover_loss", cover_loss, raising=False)
-
-
 def by_hand(model, images, labels, steps, lr=0.05):
     """Full-batch SGD with Nesterov momentum, written out; yields the weights after each step."""
     x, y = torch.from_numpy(images), torch.from_numpy(labels)
@@ -92,7 +82,6 @@ def test_a_plain_module_trains_as_by_hand(digits):
     assert history.collapse_error[-1] == wrong.mean()
 
 
-@pytest.mark.usefixtures("summed")
 def test_covers_that_do_not_mix_train_as_independent_modules(digits):
     stack = Stack([TINY.build(seed) for seed in range(3)])
     history = fit(stack, digits, Training(epochs=3, batch=WHOLE))
@@ -106,6 +95,20 @@ def test_covers_that_do_not_mix_train_as_independent_modules(digits):
         losses.append(alone.train_loss)
     np.testing.assert_allclose(history.train_loss, np.mean(losses, axis=0), rtol=1e-4)
     assert_same(history.model.state_dict(), stack.collapse().state_dict())
+
+
+def test_streams_along_the_batch_count_as_one_cover(digits):
+    class Streams(Stack):
+        def forward(self, x):
+            return torch.cat([super().forward(x), super().forward(x)], dim=1)
+
+    parts = [TINY.build(seed) for seed in range(3)]
+    once, twice = (
+        fit(kind(copy.deepcopy(parts)), digits, Training(epochs=2, batch=WHOLE))
+        for kind in (Stack, Streams)
+    )
+    np.testing.assert_array_equal(once.cover_error, twice.cover_error)
+    np.testing.assert_allclose(once.train_loss, twice.train_loss, rtol=1e-5)
 
 
 def test_swa_averages_the_epochs_after_its_start(digits):

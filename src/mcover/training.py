@@ -65,10 +65,12 @@ def errors(model: nn.Module, images: Tensor, labels: Tensor) -> NDArray[np.float
     wrong: Tensor | int = 0
     with torch.no_grad():
         for batch, target in zip(images.split(_TEST_BATCH), labels.split(_TEST_BATCH), strict=True):
-            missed = model(batch).argmax(dim=-1) != target
-            wrong = wrong + missed.reshape(-1, len(target)).sum(dim=1)
+            guess = model(batch).argmax(dim=-1)
+            # Several streams or destinations lie along the batch: (covers, streams · B).
+            guess = guess.reshape(len(guess) if is_covered(model) else 1, -1, len(target))
+            wrong = wrong + (guess != target).double().mean(dim=1).sum(dim=1)
     model.train(was_training)
-    share: NDArray[np.float64] = (torch.as_tensor(wrong).double() / len(labels)).cpu().numpy()
+    share: NDArray[np.float64] = (torch.as_tensor(wrong) / len(labels)).cpu().numpy()
     return share
 
 

@@ -12,11 +12,13 @@ from mcover.cli.anneal import Anneal
 from mcover.cli.console import console, errors
 from mcover.cli.demo import Demo
 from mcover.cli.topology import ShowTopology
+from mcover.cli.train import Train
 from mcover.errors import McoverError
 
 Verb = (
     Annotated[ShowTopology, tyro.conf.subcommand("topology")]
     | Annotated[Anneal, tyro.conf.subcommand("anneal")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
 )
 
