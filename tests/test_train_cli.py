@@ -59,7 +59,7 @@ def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):
 
 def test_several_seeds_have_an_interval_and_a_network_each(tmp_path, capsys):
     folder = train("--covers 1 --seeds 2 --seed 5", tmp_path)
-    assert "interval over 2 seeds" in capsys.readouterr().out
+    assert "intervals: over 2 seeds" in capsys.readouterr().out
     assert sorted(path.name for path in folder.glob("*.safetensors")) == [
         "net-5.safetensors",
         "net-6.safetensors",

@@ -173,23 +173,25 @@ class Train:
 def summary(histories: list[History], tested: int) -> Table:
     """The last epoch in figures; over seeds where there are several, else over test images."""
     several = len(histories) > 1
-    over = f"{len(histories)} seeds" if several else f"{tested:,} test images"
     table = Table(title=f"after {histories[0].epoch[-1]:.4g} epochs", title_justify="left")
+    table.caption = "intervals: over " + (
+        f"{len(histories)} seeds" if several else f"{tested:,} test images; one seed"
+    )
     table.add_column("figure")
-    table.add_column(f"value [95 % interval over {over}]", justify="right")
+    table.add_column("value [95 % interval]", justify="right")
 
-    def error(values: list[float]) -> str:
-        if several:
-            return f"{statistics.mean(values):.4f}"
-        return f"{statistics.fraction(np.arange(tested) < round(values[0] * tested)):.4f}"
-
-    covers = histories[0].cover_error.shape[1]
-    one_model = "test error of the collapse" if covers > 1 else "test error"
-    table.add_row(one_model, error([one.collapse_error[-1] for one in histories]))
-    if covers > 1:
-        mean = [one.cover_error[-1].mean() for one in histories]
-        table.add_row(f"test error of a cover, mean of {covers}", error(mean))
-    loss = "training loss per cover" if covers > 1 else "training loss"
+    collapse = [one.collapse_error[-1] for one in histories]
+    wrong = np.arange(tested) < round(collapse[0] * tested)
+    error = statistics.mean(collapse) if several else statistics.fraction(wrong)
+    covers = histories[0].cover_error[-1]
+    table.add_row("test error of the collapse" if len(covers) > 1 else "test error", f"{error:.4f}")
+    if len(covers) > 1 and several:
+        mean = statistics.mean([one.cover_error[-1].mean() for one in histories])
+        table.add_row(f"test error of a cover, mean of {len(covers)}", f"{mean:.4f}")
+    elif len(covers) > 1:
+        spread = f"{covers.mean():.4f}, from {covers.min():.4f} to {covers.max():.4f}"
+        table.add_row(f"test error of a cover, mean of {len(covers)}", spread)
+    loss = "training loss per cover" if len(covers) > 1 else "training loss"
     for name, column in ((loss, "train_loss"), ("seconds of training", "seconds")):
         values = [getattr(one, column)[-1] for one in histories]
         table.add_row(name, f"{statistics.mean(values):.4g}" if several else f"{values[0]:.4g}")
