@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from mcover.nn.across import across
-from mcover.nn.mixing import mix_linear, mix_weights
+from mcover.nn.mixing import mix_common, mix_linear
 
 
 def routed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mixer: Tensor | None) -> Tensor:
@@ -22,9 +22,7 @@ def routed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mixer: Tensor 
 
 def _linear_rule(common: tuple[bool, ...], x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
     if common[0]:
-        effective = mix_weights(weight, mixer)
-        y = F.linear(x, effective.flatten(0, 1))
-        return y.unflatten(-1, weight.shape[:2]).movedim(-2, 0)
+        return mix_common(x.flatten(0, -2), weight, mixer).unflatten(1, x.shape[:-1])
     return mix_linear(x.flatten(1, -2), weight, mixer).unflatten(1, x.shape[1:-1])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from mcover.nn.collapse import Buffers, Method, collapse, one_cover
 from mcover.nn.diagnostics import Diagnostics, diagnose, path_loss
 from mcover.nn.layers import COVER, mixers_of
 from mcover.nn.mixers import draw_mixer
+from mcover.nn.report import Report, report
 from mcover.nn.settings import Settings
 from mcover.routing import draw_bank, inverse
 
@@ -120,10 +122,20 @@ class Covered(nn.Module):
         """
         if routed:
             outputs = self(*args, **kwargs)
-            size = self._per_step()
+            size = self.passes
             return tree_map(lambda y: _split(y, size).mean((0, 1)) if _is(y) else y, outputs)
         each = [self.cover(index)(*args, **kwargs) for index in range(self.covers)]
         return tree_map(lambda *ys: torch.stack(ys).mean(0) if _is(ys[0]) else ys[0], *each)
+
+    def report(self) -> Report:
+        """What was mixed, copied or shared, what it takes, and how the topology mixes."""
+        return report(self)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the covers to a folder, without pickle; :func:`mcover.nn.load` reads them."""
+        from mcover.nn.storage import save  # safetensors is imported where it is used
+
+        save(self, folder)
 
     def diagnostics(self) -> Diagnostics:
         """Overlaps between covers and their distances from the mean."""
@@ -151,10 +163,11 @@ class Covered(nn.Module):
 
     def _turn(self) -> list[int]:
         """The destinations of this step: the bank is gone through in turn."""
-        size, count = len(self.routes), self._per_step()
+        size, count = len(self.routes), self.passes
         return [(self.steps * count + k) % size for k in range(count)]
 
-    def _per_step(self) -> int:
+    @property
+    def passes(self) -> int:
         """Passes over the M covers in each forward."""
         if self.settings.routing == "messages":
             return self.settings.streams or 1

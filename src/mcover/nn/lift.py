@@ -89,14 +89,27 @@ def lift(
     names = selected_parameters(model, select)
     patterns = [buffers] if isinstance(buffers, str) else list(buffers)
     state = stateful_buffers(model, names, patterns)
-    root = seed_sequence(seed)
     spread = noise if given is None and count > 1 else 0.0
-    net = stacked_copy(model, sources, names, state, spread, _generator(root))
+    covered = assemble(model, sources, settings, names, state, seed_sequence(seed), spread)
     if freeze:
-        for name, value in net.named_parameters():
+        for name, value in covered.net.named_parameters():
             value.requires_grad_(value.requires_grad and name in names)
-    state += _cover_layers(net, set(names), settings)
-    return Covered(net, settings, tuple(names), tuple(state), root)
+    return covered
+
+
+def assemble(
+    model: nn.Module,
+    sources: Sequence[nn.Module],
+    settings: Settings,
+    names: Sequence[str],
+    state: Sequence[str],
+    seed: np.random.SeedSequence,
+    noise: float,
+) -> Covered:
+    """A covered model of the named parameters and buffers, once everything has been checked."""
+    net = stacked_copy(model, sources, names, state, noise, _generator(seed))
+    handed = _cover_layers(net, set(names), settings)
+    return Covered(net, settings, tuple(names), (*state, *handed), seed)
 
 
 def _cover_layers(net: nn.Module, names: set[str], settings: Settings) -> list[str]:

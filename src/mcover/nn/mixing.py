@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 64  # output units whose contributions exist at one time
+# How many contributions exist at one time, forward and backward: enough for products of good size,
+# few enough to stay in cache.
+UNITS, BLOCKS = 128, 2
 
 
 def segments(inputs: int, blocks: int) -> Iterator[tuple[slice, slice]]:
@@ -51,6 +53,14 @@ def mix_linear(x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
     return mixed
 
 
+def mix_common(x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
+    """The routed preactivations, shape (M, N, units), of one input (N, inputs) for all covers."""
+    if is_shared(mixer):
+        return mix_outputs(x @ weight.transpose(1, 2), mixer)
+    mixed: Tensor = _MixCommon.apply(x, weight, mixer)  # type: ignore[no-untyped-call]
+    return mixed
+
+
 def mix_outputs(contributions: Tensor, mixer: Tensor) -> Tensor:
     """Σ_α Q̂[r,0,β,α] C[α] for one block, units last: shape (M, ..., units)."""
     if is_shared(mixer):
@@ -79,7 +89,9 @@ def is_shared(mixer: Tensor) -> bool:
 
 
 class _MixLinear(torch.autograd.Function):
-    """Feature-major throughout: products are (units × inputs)(inputs × N), mixing is per unit."""
+    """Feature-major throughout, (units, M, N): products are (units × inputs)(inputs × N), mixing is
+    one product for each unit, and what comes out is laid out as the next layer reads it.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
@@ -104,19 +116,53 @@ class _MixLinear(torch.autograd.Function):
         grad = grads[0].permute(2, 0, 1).contiguous()
         kernel = mixer.permute(0, 1, 3, 2).reshape(units, blocks * covers, covers)
         need_x, need_weight = ctx.needs_input_grad[:2]
-        grad_x = x.new_zeros(inputs, covers, count).transpose(0, 1) if need_x else None
+        grad_x = x.new_empty(inputs, covers, count).transpose(0, 1) if need_x else None
         grad_weight = torch.empty_like(weight) if need_weight else None
-        for rows in _chunks(units):
-            c = x.new_empty(blocks, covers, rows.stop - rows.start, count)
-            torch.bmm(kernel[rows], grad[rows], out=c.flatten(0, 1).transpose(0, 1))
-            for g, span in enumerate(block_slices(inputs, blocks)):
+        spans = block_slices(inputs, blocks)
+        for first in range(0, blocks, BLOCKS):
+            there = slice(first * covers, (first + BLOCKS) * covers)
+            c = torch.bmm(kernel[:, there], grad).unflatten(1, (-1, covers))
+            for g, span in enumerate(spans[first : first + BLOCKS]):
+                back = c[:, g].transpose(0, 1)
                 if grad_weight is not None:
-                    grad_weight[:, rows, span] = torch.bmm(c[g], x[:, :, span])
+                    torch.bmm(back, x[:, :, span], out=grad_weight[:, :, span])
                 if grad_x is not None:
-                    grad_x[:, span].baddbmm_(weight[:, rows, span].transpose(1, 2), c[g])
+                    torch.bmm(weight[:, :, span].transpose(1, 2), back, out=grad_x[:, span])
         return None if grad_x is None else grad_x.transpose(1, 2), grad_weight, None
 
 
+class _MixCommon(torch.autograd.Function):
+    """One input (N, inputs) for all covers: mix the weights, then one product for all covers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
+        rows = _mix_rows(weight.transpose(0, 1), mixer)
+        ctx.save_for_backward(x, mixer, rows if ctx.needs_input_grad[0] else None)
+        y = rows.flatten(0, 1) @ x.T
+        return y.unflatten(0, rows.shape[:2]).permute(1, 2, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, mixer, rows = ctx.saved_tensors
+        grad = grads[0].permute(2, 0, 1).contiguous().flatten(0, 1)
+        grad_x = grad.T @ rows.flatten(0, 1) if ctx.needs_input_grad[0] else None
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            back = (grad @ x).unflatten(0, mixer.shape[::2])
+            like = back.new_empty(back.shape[1], back.shape[0], back.shape[2])
+            grad_weight = _mix_rows(back, mixer.transpose(2, 3), like.transpose(0, 1))
+            grad_weight = grad_weight.transpose(0, 1)
+        return grad_x, grad_weight, None
+
+
+def _mix_rows(rows: Tensor, mixer: Tensor, out: Tensor | None = None) -> Tensor:
+    """Σ_α Q̂[r,g,β,α] W[r,α,i∈g], shape (units, M, inputs): one product for each unit and block."""
+    out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device) if out is None else out
+    for g, span in enumerate(block_slices(rows.shape[2], mixer.shape[1])):
+        out[:, :, span] = torch.bmm(mixer[:, g], rows[:, :, span])
+    return out
+
+
 def _chunks(units: int) -> Iterator[slice]:
-    for start in range(0, units, CHUNK):
-        yield slice(start, min(start + CHUNK, units))
+    for start in range(0, units, UNITS):
+        yield slice(start, min(start + UNITS, units))
