@@ -54,6 +54,13 @@ def convolution(layer: Any, x: Tensor) -> Tensor:
     return y.squeeze(0) if single else y
 
 
+def normalised(layer: Any, x: Tensor) -> Tensor:
+    """Running statistics in their own precision: under vmap torch cannot mix two."""
+    own = next((t for t in (layer.weight, layer.running_mean) if t is not None), x)
+    y: Tensor = layer.plain.forward(layer, x.to(own.dtype))
+    return y.to(x.dtype)
+
+
 COVER = "cover_index"  # a buffer of looped layers: tells vmap that they depend on the cover
 
 Shape = tuple[str, int, int]  # a mixer's name, its units and its inputs
@@ -91,6 +98,9 @@ LOOPED = {
 }
 
 
+NORMALISED = {nn.BatchNorm1d.forward, nn.InstanceNorm1d.forward}  # also those of 2d and 3d
+
+
 def mixers_of(layer: nn.Module) -> list[Shape]:
     """Name, units and inputs of each mixer that this layer takes; none if it does not mix."""
     own = getattr(layer, "plain", type(layer))
@@ -105,7 +115,10 @@ def mixers_of(layer: nn.Module) -> list[Shape]:
 def cover_layer(layer: nn.Module) -> None:
     """Gives a layer the forward of its kind on covers."""
     own = type(layer)
-    rule = looped if own.forward in LOOPED else MIXING[own.forward][0]
+    if own.forward in NORMALISED:
+        rule: Callable[..., Any] = normalised
+    else:
+        rule = looped if own.forward in LOOPED else MIXING[own.forward][0]
     layer.__class__ = _covered_class(own, rule)  # type: ignore[arg-type]  # classes do hash
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mcover.nn.covered import Covered
-from mcover.nn.layers import COVER, LOOPED, cover_layer, mixers_of
+from mcover.nn.layers import COVER, LOOPED, NORMALISED, cover_layer, mixers_of
 from mcover.nn.mixers import mixer_shape
 from mcover.nn.selection import Select, selected_parameters
 from mcover.nn.settings import Granularity, Mixer, Routing, Settings
@@ -121,6 +121,8 @@ def _cover_layers(net: nn.Module, names: set[str], settings: Settings) -> list[s
         if type(layer).forward in LOOPED:
             layer.register_buffer(COVER, torch.arange(settings.covers), persistent=False)
             handed.append(f"{prefix}.{COVER}".lstrip("."))
+            cover_layer(layer)
+        elif type(layer).forward in NORMALISED:
             cover_layer(layer)
         elif shapes and all(id(value) in lifted for value in layer.parameters()):
             mixes = settings.mixes and settings.routing == "messages"

@@ -70,7 +70,7 @@ def load(folder: str | Path, model: nn.Module) -> Covered:
     covered = assemble(model, sources, settings, config["lifted"], config["state"], seed, 0.0)
     stored = load_file(folder / TENSORS)
     own = _tensors(covered)
-    for name in own.keys() | stored.keys():
+    for name in sorted(own.keys() | stored.keys()):
         seen, wanted = stored.get(name), own.get(name)
         if seen is None or wanted is None or seen.shape != wanted.shape:
             raise McoverError(
