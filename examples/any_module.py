@@ -54,7 +54,7 @@ def main() -> None:
         select=given.select,
         seed=0,
     )
-    print(covered.settings)
+    print(covered.report())
 
     optimizer = torch.optim.AdamW(covered.parameters(), lr=2e-3)
     for epoch in range(1, given.epochs + 1):
