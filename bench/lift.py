@@ -12,6 +12,7 @@ import argparse
 import copy
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ Step = Callable[[], None]
 
 def mlp() -> tuple[nn.Module, Tensor]:
     sizes = (784, 512, 512, 10)
-    layers = [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
+    layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
     return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]), torch.randn(
         256, 784
     )
@@ -93,7 +94,7 @@ class Peak(TorchDispatchMode):
         super().__init__()
         self.alive, self.peak = WeakTensorKeyDictionary(), 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, Tensor):

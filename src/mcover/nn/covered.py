@@ -66,6 +66,7 @@ class Covered(nn.Module):
     def covers(self) -> int:
         return self.settings.covers
 
+    @torch.compiler.disable  # dynamo cannot follow `across`: compiled programs run this as it is
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs all covers on the same inputs."""
         if self.training:

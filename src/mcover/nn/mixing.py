@@ -125,7 +125,7 @@ class _MixLinear(torch.autograd.Function):
             for g, span in enumerate(spans[first : first + BLOCKS]):
                 back = c[:, g].transpose(0, 1)
                 if grad_weight is not None:
-                    torch.bmm(back, x[:, :, span], out=grad_weight[:, :, span])
+                    grad_weight[:, :, span] = torch.bmm(back, x[:, :, span])
                 if grad_x is not None:
                     torch.bmm(weight[:, :, span].transpose(1, 2), back, out=grad_x[:, span])
         return None if grad_x is None else grad_x.transpose(1, 2), grad_weight, None
