@@ -20,21 +20,21 @@ help:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp for each set of extras: the package alone, then what tests, checks and benchmarks add.
+# One stamp for each set of extras: the package alone, then what networks, tests and checks add.
 $(VENV)/.package: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable .
 	@touch $@
-$(VENV)/.test: $(VENV)/.package
+$(VENV)/.torch: $(VENV)/.package
+	$(PIP) --editable ".[torch,data]"
+	@touch $@
+$(VENV)/.test: $(VENV)/.torch
 	$(PIP) --editable ".[test]"
 	@touch $@
-$(VENV)/.check: $(VENV)/.package
+$(VENV)/.check: $(VENV)/.torch
 	$(PIP) --editable ".[check]"
 	@touch $@
-$(VENV)/.bench: $(VENV)/.package
-	$(PIP) --editable ".[torch]"
-	@touch $@
 
-demo: $(VENV)/.package
+demo: $(VENV)/.torch
 	$(RUN) -m mcover demo --output $(OUT)
 
 test: $(VENV)/.test
@@ -45,10 +45,11 @@ check: $(VENV)/.check
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.torch
 	$(RUN) bench/import_time.py
 	$(RUN) bench/permutations.py
 	$(RUN) bench/annealing.py
+	$(RUN) bench/lift.py
 
 format: $(VENV)/.check
 	$(RUN) -m ruff format .

@@ -1,10 +1,18 @@
 """Learn a ±1 perceptron three ways on the same teacher, and see which one finds it."""
 
+import argparse
+
 import mcover
 
 
-def main(n: int = 1000, alpha: float = 1.58, reads: int = 10) -> None:
-    problem = mcover.teacher_student(n, alpha, seed=1)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=1000, help="inputs")
+    parser.add_argument("--alpha", type=float, default=1.58, help="patterns per input")
+    parser.add_argument("--reads", type=int, default=10, help="runs of each method")
+    given = parser.parse_args()
+    reads = given.reads
+    problem = mcover.teacher_student(given.n, given.alpha, seed=1)
     ring = mcover.GaussianRing(sigma=3, shift=2)
     runs = {
         "vanilla": mcover.anneal(problem, "vanilla", num_reads=reads, seed=0),

@@ -1,11 +1,55 @@
+"""The examples run as they are written, at tiny size, and learn something."""
+
+import re
 import runpy
+import sys
 from pathlib import Path
+
+import pytest
+import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def test_perceptron_example_runs(capsys):
-    runpy.run_path(str(EXAMPLES / "perceptron.py"))["main"](n=41, alpha=2.0, reads=2)
-    lines = capsys.readouterr().out.splitlines()
+@pytest.fixture(autouse=True)
+def as_it_was():
+    """The examples seed torch as people do; the other tests must not notice."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_num_threads(threads)
+
+
+def run(name, arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, *arguments.split()])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("covers", [1, 3])
+def test_mnist_mlp(covers, monkeypatch, capsys):
+    arguments = f"--data digits --epochs 2 --batch 64 --covers {covers}"
+    printed = run("mnist_mlp.py", arguments, monkeypatch, capsys)
+    error = float(re.search(r"test error of the collapse: (\S+)", printed)[1])
+    assert error < 0.2
+
+
+@pytest.mark.parametrize("more", ["", "--routing weights", "--select head"])
+def test_any_module(more, monkeypatch, capsys):
+    arguments = f"--epochs 2 --channels 8 --covers 3 {more}"
+    printed = run("any_module.py", arguments, monkeypatch, capsys)
+    last = re.findall(r"test error of the collapse (\S+)", printed)[-1]
+    assert float(last) < 0.5
+    assert "Net with" in printed
+
+
+def test_perceptron(monkeypatch, capsys):
+    lines = run("perceptron.py", "--n 41 --alpha 2 --reads 2", monkeypatch, capsys).splitlines()
     assert [line.split()[0] for line in lines] == ["vanilla", "RSA", "M-cover"]
     assert all("(n = 2)" in line for line in lines)
+
+
+def test_every_example_is_tested():
+    tested = Path(__file__).read_text()
+    assert all(f'run("{path.name}"' in tested for path in EXAMPLES.glob("*.py"))

@@ -8,6 +8,8 @@ Importing the package loads NumPy and nothing heavier: compilers, plots and torc
 the rooms that use them, when they are used.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from mcover import permutations, statistics
 from mcover.discrete import Committee, LinearSchedule, Perceptron, anneal, teacher_student
 from mcover.errors import McoverError
@@ -23,6 +25,9 @@ from mcover.topology import (
     Uniform,
     mix,
 )
+
+if TYPE_CHECKING:
+    from mcover.nn import cover_loss, lift
 
 __version__ = "0.1.0"
 
@@ -41,8 +46,25 @@ __all__ = [
     "Torus",
     "Uniform",
     "anneal",
+    "cover_loss",
+    "lift",
     "mix",
     "permutations",
     "statistics",
     "teacher_student",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads torch with the first use of a name that needs it."""
+    if name not in ("cover_loss", "lift"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from mcover import nn
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"mcover.{name} needs torch, which is not installed; write pip install 'mcover[torch]'."
+        ) from error
+    return getattr(nn, name)

@@ -11,12 +11,14 @@ from mcover import __version__
 from mcover.cli.anneal import Anneal
 from mcover.cli.demo import Demo
 from mcover.cli.topology import ShowTopology
+from mcover.cli.train import Train
 from mcover.errors import McoverError
 from mcover.progress import console, errors
 
 Verb = (
     Annotated[ShowTopology, tyro.conf.subcommand("topology")]
     | Annotated[Anneal, tyro.conf.subcommand("anneal")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
 )
 

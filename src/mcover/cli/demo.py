@@ -1,18 +1,21 @@
-"""``mcover demo``: the paper's perceptron comparison on this machine, in about a minute."""
+"""``mcover demo``: the paper's perceptrons and a network on the digits, in about a minute."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from mcover.cli.topology import ShowTopology
+from mcover.cli.train import Train
 from mcover.discrete.trials import Summary, Trial, join, run_trials, summarize
 from mcover.progress import console, live_line
 from mcover.topology import GaussianRing
+from mcover.training_settings import Training
 
 METHODS: dict[str, dict[str, Any]] = {
     "vanilla": {"method": "vanilla"},
@@ -28,7 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Demo:
-    """Show a topology, then compare M-cover with its rivals on binary perceptrons."""
+    """Show a topology, compare M-cover with its rivals on perceptrons, train a network."""
 
     n: int = 1000
     """Inputs of the perceptron; the paper's size."""
@@ -36,6 +39,8 @@ class Demo:
     """Patterns per input; the paper's load."""
     trials: int = 40
     """Instances, the same for each method."""
+    epochs: int = 15
+    """Epochs of the network on the digits."""
     output: Path = Path("out")
     """Folder for the pictures."""
 
@@ -72,6 +77,15 @@ class Demo:
             {name: _errors(of) for name, of in rows.items()},
         )
         console.print(f"picture: {save(figure, self.output / 'annealing.png')}")
+        self._train()
+
+    def _train(self) -> None:
+        """The same idea with gradients: a network on the digits."""
+        if find_spec("torch") is None or find_spec("sklearn") is None:
+            console.print("\nno network is trained: pip install 'mcover[torch,data]' adds it")
+            return
+        console.print()
+        Train(Training(epochs=self.epochs, batch=64), output=self.output / "training").run()
 
 
 def summary_table(summaries: list[Summary]) -> Table:

@@ -1,0 +1,118 @@
+"""The networks of the paper and of the studies, and how one is kept on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mcover.errors import McoverError
+from mcover.seeds import Seed, seed_sequence
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """A perceptron with ReLU layers; images are flattened.
+
+    >>> Mlp((64, 32, 10)).build(seed=0)
+    Sequential(
+      (0): Flatten(start_dim=1, end_dim=-1)
+      (1): Linear(in_features=64, out_features=32, bias=True)
+      (2): ReLU()
+      (3): Linear(in_features=32, out_features=10, bias=True)
+    )
+    """
+
+    sizes: tuple[int, ...]
+    """Units of each layer, from the inputs to the classes."""
+    dropout: float = 0.0
+    """Share of hidden units that are dropped in training."""
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) < 2 or any(size < 1 for size in self.sizes):
+            raise McoverError(
+                f"Mlp sizes are {self.sizes}; write inputs, hidden layers and classes, e.g. "
+                "(784, 512, 512, 10)."
+            )
+        if not 0 <= self.dropout < 1:
+            raise McoverError(f"dropout is {self.dropout}; write a share from 0 to below 1.")
+
+    def build(self, seed: Seed) -> nn.Sequential:
+        """A new network whose weights are drawn by the seed alone."""
+        layers: list[nn.Module] = [nn.Flatten()]
+        with seeded(seed):
+            for inputs, outputs in pairwise(self.sizes):
+                if len(layers) > 1:
+                    layers.append(nn.ReLU())
+                    if self.dropout:
+                        layers.append(nn.Dropout(self.dropout))
+                layers.append(nn.Linear(inputs, outputs))
+        return nn.Sequential(*layers)
+
+
+def paper_mlp(inputs: int = 784, classes: int = 10, dropout: float = 0.0) -> Mlp:
+    """The paper's network for MNIST: 784-512-512-10."""
+    return Mlp((inputs, 512, 512, classes), dropout)
+
+
+def small_mlp(inputs: int = 784, classes: int = 10, dropout: float = 0.0) -> Mlp:
+    """A smaller one, for a thousand images: 784-256-256-10."""
+    return Mlp((inputs, 256, 256, classes), dropout)
+
+
+def save(model: nn.Module, kind: Mlp, path: str | Path, **facts: Any) -> tuple[Path, Path]:
+    """Writes PATH.safetensors, the weights, and PATH.json: what they are weights of, and facts."""
+    from safetensors.torch import save_file
+
+    target = Path(path)
+    weights = target.with_name(target.name + ".safetensors")
+    config = target.with_name(target.name + ".json")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    save_file(tensors, weights)
+    config.write_text(
+        json.dumps({"model": {"kind": "mlp"} | asdict(kind)} | facts, indent=1) + "\n"
+    )
+    return weights, config
+
+
+def load(path: str | Path) -> nn.Sequential:
+    """The network that :func:`save` wrote to PATH.safetensors and PATH.json, ready to use."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    target = Path(path)
+    try:
+        given: Mapping[str, Any] = json.loads(target.with_name(target.name + ".json").read_text())
+        kind = Mlp(tuple(given["model"]["sizes"]), given["model"]["dropout"])
+        model = kind.build(seed=0)
+        model.load_state_dict(load_file(target.with_name(target.name + ".safetensors")))
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise McoverError(
+            f"cannot read a network from {target}.json and {target}.safetensors: {error}; give the "
+            "path that 'mcover train' printed, without its ending."
+        ) from error
+    return model.eval()
+
+
+@contextmanager
+def seeded(seed: Seed, device: torch.device | None = None) -> Iterator[None]:
+    """Inside, torch's own generator follows the seed; outside, it is as it was.
+
+    For what takes no generator: the initialisation of layers, and dropout.
+    """
+    where = [device] if device is not None and device.type == "cuda" else []
+    number = int(seed_sequence(seed).generate_state(1)[0])
+    with torch.random.fork_rng(devices=where):
+        torch.default_generator.manual_seed(number)
+        for one in where:
+            with torch.cuda.device(one):
+                torch.cuda.manual_seed(number)
+        yield

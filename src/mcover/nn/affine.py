@@ -1,0 +1,39 @@
+"""Affine maps whose block messages are mixed: what linear and attention layers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from mcover.nn.across import across
+from mcover.nn.mixing import mix_common, mix_linear
+
+
+def routed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mixer: Tensor | None) -> Tensor:
+    """x W^T + b with block messages mixed across covers; b stays in its own cover."""
+    if mixer is None:
+        return F.linear(x, weight, bias)
+    x, weight, mixer = autocast(x, weight, mixer)
+    return plus(across(_linear_rule, x, weight, mixer), bias)
+
+
+def _linear_rule(common: tuple[bool, ...], x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
+    if common[0]:
+        return mix_common(x.flatten(0, -2), weight, mixer).unflatten(1, x.shape[:-1])
+    return mix_linear(x.flatten(1, -2), weight, mixer).unflatten(1, x.shape[1:-1])
+
+
+def autocast(x: Tensor, weight: Tensor, mixer: Tensor | None) -> tuple[Tensor, Tensor, Any]:
+    """What autocast would do to a matrix product; autograd functions are not seen by it."""
+    device = weight.device.type
+    if torch.is_autocast_enabled(device):
+        to = torch.get_autocast_dtype(device)
+        return x.to(to), weight.to(to), None if mixer is None else mixer.to(to)
+    return x, weight, mixer
+
+
+def plus(y: Tensor, bias: Tensor | None) -> Tensor:
+    return y if bias is None else y + bias.to(y.dtype)

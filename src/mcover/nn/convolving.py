@@ -1,0 +1,113 @@
+"""Block messages of convolutions: blocks of input channels, mixed per output channel.
+
+Shapes: x (M, B, channels, *space), weight (M, units, channels / groups, *kernel). Blocks divide the
+channels that one output channel sees, so that grouped and depthwise convolutions mix too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcover.nn.mixing import block_slices, is_shared, mix_outputs, mix_weights
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Stride, dilation and groups; padding is in the input already or a number for each side."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def convolve(self, x: Tensor, weight: Tensor, groups: int) -> Tensor:
+        space = len(self.stride)
+        return torch.convolution(
+            x, weight, None, self.stride, self.padding, self.dilation, False, [0] * space, groups
+        )
+
+    def backward(
+        self, grad: Tensor, x: Tensor, weight: Tensor, groups: int, need: tuple[bool, bool]
+    ) -> tuple[Tensor, Tensor]:
+        space = len(self.stride)
+        grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
+            grad, x, weight, None, self.stride, self.padding, self.dilation, False,
+            [0] * space, groups, [*need, False],
+        )  # fmt: skip
+        return grad_x, grad_weight
+
+
+def convolve_common(x: Tensor, weight: Tensor, mixer: Tensor | None, at: Geometry) -> Tensor:
+    """One input (B, channels, *space) for all covers: one convolution with mixed weights."""
+    covers, units = weight.shape[:2]
+    effective = weight if mixer is None else mix_weights(weight, mixer)
+    # Groups come first among output channels, so that one grouped call serves all covers.
+    grouped = effective.unflatten(1, (at.groups, -1)).transpose(0, 1)
+    y = at.convolve(x, grouped.flatten(0, 2), at.groups)
+    y = y.unflatten(1, (at.groups, covers, units // at.groups))
+    return y.movedim(2, 0).flatten(2, 3)
+
+
+def convolve(x: Tensor, weight: Tensor, mixer: Tensor | None, at: Geometry) -> Tensor:
+    """Inputs that differ between covers, shape (M, B, units, *space)."""
+    if mixer is None or is_shared(mixer):
+        y = at.convolve(_side_by_side(x), weight.flatten(0, 1), len(x) * at.groups)
+        y = y.unflatten(1, weight.shape[:2]).movedim(1, 0)
+        return y if mixer is None else mix_outputs(y, mixer)
+    mixed: Tensor = _MixConvolution.apply(x, weight, mixer, at)  # type: ignore[no-untyped-call]
+    return mixed
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    """(M, B, channels, ...) to (B, M · channels, ...): covers as groups of one convolution."""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+class _MixConvolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, at: Geometry) -> Tensor:
+        ctx.save_for_backward(x, weight, mixer)
+        ctx.at = at
+        covers = len(x)
+        total: Tensor | None = None
+        for g, span in enumerate(block_slices(weight.shape[2], mixer.shape[1])):
+            c = at.convolve(
+                _block(x, span, at), weight[:, :, span].flatten(0, 1), covers * at.groups
+            )
+            c = c.unflatten(1, weight.shape[:2])
+            mixed = torch.einsum("rba,nar...->nbr...", mixer[:, g], c)
+            total = mixed if total is None else total.add_(mixed)
+        if total is None:
+            raise AssertionError("a mixer has at least one block")
+        return total.transpose(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weight, mixer = ctx.saved_tensors
+        at: Geometry = ctx.at
+        covers = len(x)
+        need = ctx.needs_input_grad[:2]
+        grad = grads[0].transpose(0, 1)
+        grad_x = torch.empty_like(x) if need[0] else None
+        grad_weight = torch.empty_like(weight) if need[1] else None
+        for g, span in enumerate(block_slices(weight.shape[2], mixer.shape[1])):
+            c = torch.einsum("rba,nbr...->nar...", mixer[:, g], grad).flatten(1, 2)
+            part = weight[:, :, span]
+            to_x, to_weight = at.backward(
+                c, _block(x, span, at), part.flatten(0, 1), covers * at.groups, need
+            )
+            if grad_x is not None:
+                back = to_x.unflatten(1, (covers, at.groups, -1)).transpose(0, 1)
+                grad_x.unflatten(2, (at.groups, -1))[:, :, :, span] = back
+            if grad_weight is not None:
+                grad_weight[:, :, span] = to_weight.view(part.shape)
+        return grad_x, grad_weight, None, None
+
+
+def _block(x: Tensor, span: slice, at: Geometry) -> Tensor:
+    """One block of channels of each group and cover, as groups of one convolution."""
+    return _side_by_side(x.unflatten(2, (at.groups, -1))[:, :, :, span].flatten(2, 3))

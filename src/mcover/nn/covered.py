@@ -1,0 +1,259 @@
+"""The covered model: M covers of one base model, run as one module."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from mcover.nn import directed
+from mcover.nn.collapse import Buffers, Method, collapse, one_cover
+from mcover.nn.diagnostics import Diagnostics, diagnose, path_loss
+from mcover.nn.layers import COVER, mixers_of
+from mcover.nn.mixers import draw_mixer
+from mcover.nn.report import Report, report
+from mcover.nn.settings import Settings
+from mcover.routing import draw_bank, inverse
+
+
+class Covered(nn.Module):
+    """What :func:`mcover.lift` returns: an input of shape (B, ...) gives outputs (M, B, ...).
+
+    Several streams or destinations lie along the batch: (M, S·B, ...), stream by stream.
+
+    Attributes:
+        net: the base model's modules; lifted tensors hold all covers, shape (M, *shape).
+        settings: what was asked for.
+        lifted: names of the lifted parameters in ``net``.
+        state: names of the buffers that each cover keeps for itself.
+    """
+
+    routes: Tensor
+    back: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        settings: Settings,
+        lifted: tuple[str, ...],
+        state: tuple[str, ...],
+        seed: SeedSequence,
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.settings = settings
+        self.lifted = lifted
+        self.state = state
+        self.seed = seed
+        self.steps = 0
+        self.redraws = 0
+        if settings.routing == "weights":
+            self.register_buffer("routes", torch.empty(0, dtype=torch.uint8))
+            self.register_buffer("back", torch.empty(0, dtype=torch.uint8), persistent=False)
+        self._draw()
+
+    @property
+    def covers(self) -> int:
+        return self.settings.covers
+
+    @torch.compiler.disable  # dynamo cannot follow `across`: compiled programs run this as it is
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs all covers on the same inputs."""
+        if self.training:
+            every = self.settings.redraw_every
+            if every is not None and self.steps and self.steps % every == 0:
+                self.redraw()
+        outputs = [self._run(*tensors, args, kwargs) for tensors in self._passes()]
+        if self.training:
+            self.steps += 1
+        if len(outputs) == 1:
+            return outputs[0]
+        return tree_map(_along_batch, *outputs)
+
+    def redraw(self) -> None:
+        """Fresh routes from the same topology, reproducible from the seed given to ``lift``."""
+        self.redraws += 1
+        self._draw()
+
+    def stacks(self) -> dict[str, Tensor]:
+        """The lifted parameters by name, covers first."""
+        return {name: self.net.get_parameter(name) for name in self.lifted}
+
+    def state_stacks(self) -> dict[str, Tensor]:
+        """The buffers that each cover keeps for itself, covers first."""
+        named = {name: self.net.get_buffer(name) for name in self.state}
+        return {name: value for name, value in named.items() if not name.endswith(COVER)}
+
+    def collapse(
+        self,
+        method: Method | Callable[[Tensor], Tensor] = "mean",
+        buffers: Buffers = "average",
+        loader: Iterable[Any] | None = None,
+    ) -> nn.Module:
+        """One model of the base's class and ``state_dict`` keys, in evaluation mode.
+
+        Args:
+            method: the mean over covers; the "sign" of it, for ±1 weights; or a function of a
+                stack (M, *shape).
+            buffers: running statistics averaged over covers (counters from the first), taken
+                from the "first" cover, or computed anew on ``loader``
+                ("recalibrate").
+            loader: training batches for "recalibrate", as for ``torch.optim.swa_utils.update_bn``.
+        """
+        return collapse(self, method, buffers, loader)
+
+    def cover(self, index: int) -> nn.Module:
+        """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
+        return one_cover(self, index)
+
+    def ensemble(self, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
+        """The mean prediction of the M covers as models by themselves, shape (B, ...).
+
+        ``routed=True`` averages what the covered model itself puts out, routes and all.
+        """
+        if routed:
+            outputs = self(*args, **kwargs)
+            size = self.passes
+            return tree_map(lambda y: _split(y, size).mean((0, 1)) if _is(y) else y, outputs)
+        each = [self.cover(index)(*args, **kwargs) for index in range(self.covers)]
+        return tree_map(lambda *ys: torch.stack(ys).mean(0) if _is(ys[0]) else ys[0], *each)
+
+    def report(self) -> Report:
+        """What was mixed, copied or shared, what it takes, and how the topology mixes."""
+        return report(self)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the covers to a folder, without pickle; :func:`mcover.nn.load` reads them."""
+        from mcover.nn.storage import save  # safetensors is imported where it is used
+
+        save(self, folder)
+
+    def diagnostics(self) -> Diagnostics:
+        """Overlaps between covers and their distances from the mean."""
+        return diagnose(self)
+
+    def path_loss(
+        self, loss: Callable[[nn.Module], float], cover: int, points: int = 11
+    ) -> NDArray[np.float64]:
+        """``loss(model)`` along the straight path from a cover to the mean of all."""
+        return path_loss(self, loss, cover, points)
+
+    def _passes(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+        """Stacked and common tensors of each pass over the M covers: a stream or a destination."""
+        stacks = self.stacks()
+        if self.settings.routing == "weights":
+            for s in self._turn():
+                routes, back = self.routes[s], self.back[s]
+                yield directed.gather(stacks, routes, back, self.settings.granularity), {}
+        elif self.settings.streams is None:
+            yield stacks, {}
+        else:
+            mixers = {name: mixer for name, mixer, _, _ in self._mixers()}
+            for s in range(self.settings.streams):
+                yield stacks, {name: mixer[s] for name, mixer in mixers.items()}
+
+    def _turn(self) -> list[int]:
+        """The destinations of this step: the bank is gone through in turn."""
+        size, count = len(self.routes), self.passes
+        return [(self.steps * count + k) % size for k in range(count)]
+
+    @property
+    def passes(self) -> int:
+        """Passes over the M covers in each forward."""
+        if self.settings.routing == "messages":
+            return self.settings.streams or 1
+        return min(self.settings.destinations or len(self.routes), len(self.routes))
+
+    def _run(
+        self, stacks: Mapping[str, Tensor], common: Mapping[str, Tensor], args: Any, kwargs: Any
+    ) -> Any:
+        """One pass over the M covers, each cover seeing the base's own shapes."""
+        forms: list[tuple[list[Any], Any]] = []
+
+        def one_cover(own: dict[str, Tensor]) -> list[Tensor]:
+            output = functional_call(self.net, {**own, **common}, args, kwargs)
+            leaves, form = tree_flatten(output)
+            forms.append((leaves, form))
+            return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+        state = {name: self.net.get_buffer(name) for name in self.state}
+        with _kernels_that_batch():
+            values = iter(torch.vmap(one_cover, randomness="different")({**stacks, **state}))
+        leaves, form = forms[-1]
+        filled = [next(values) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return tree_unflatten(filled, form)
+
+    def _mixers(self) -> Iterator[tuple[str, Tensor, int, int]]:
+        """Name, tensor, units and inputs of every mixer."""
+        for prefix, layer in self.net.named_modules():
+            for name, units, inputs in mixers_of(layer) if hasattr(layer, "plain") else []:
+                if getattr(layer, name) is not None:
+                    yield f"{prefix}.{name}".lstrip("."), getattr(layer, name), units, inputs
+
+    def _draw(self) -> None:
+        """Routes of draw number ``redraws``, each layer from its own stream."""
+        root = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, 1, self.redraws))
+        if self.settings.routing == "weights":
+            spans = list(directed.slices(self.stacks(), self.settings.granularity))
+            count = spans[-1][1].stop
+            size = min(self.settings.bank or count, count)
+            bank = draw_bank(self.settings.topology, self.covers, count, size, root)
+            self.routes = directed.routes_of(bank.routes).to(self.routes.device)
+            self._invert()
+            return
+        for (_, mixer, units, inputs), child in zip(
+            mixers := list(self._mixers()), root.spawn(len(mixers)), strict=True
+        ):
+            mixer.copy_(draw_mixer(self.settings, units, inputs, child))
+
+    def _invert(self) -> None:
+        back = inverse(self.routes.cpu().numpy())
+        self.back = torch.from_numpy(back).to(self.routes.device)
+
+    def get_extra_state(self) -> Tensor:
+        """How far the routes have been gone through: part of ``state_dict``."""
+        return torch.tensor([self.steps, self.redraws])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.steps, self.redraws = (int(count) for count in state)
+        if self.settings.routing == "weights":
+            self._invert()
+
+
+def _is(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor)
+
+
+def _split(output: Tensor, size: int) -> Tensor:
+    """Undoes :func:`_along_batch`: (M, S, B, ...)."""
+    return output.unflatten(1, (size, -1)) if output.ndim > 1 and size > 1 else output.unsqueeze(1)
+
+
+def _along_batch(*outputs: Any) -> Any:
+    """Joins what S passes returned: (M, B, ...) each, to (M, S·B, ...)."""
+    if not isinstance(outputs[0], Tensor):
+        return outputs[0]
+    joined = torch.stack(outputs, 1)
+    return joined if joined.ndim == 2 else joined.flatten(1, 2)
+
+
+@contextlib.contextmanager
+def _kernels_that_batch() -> Iterator[None]:
+    """Fused attention kernels have no rule under vmap; the plain ones do."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

@@ -1,0 +1,134 @@
+"""What each kind of layer does when it is covered: one table of functions.
+
+A layer is found by the ``forward`` it runs, so a subclass that keeps ``nn.Linear.forward`` mixes
+and one that writes its own is copied. The layer keeps its class (a subclass of it is put in
+place), its hyperparameters and its parameters' names: ``isinstance`` and attributes still work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from mcover.nn.across import across
+from mcover.nn.affine import autocast, plus, routed_linear
+from mcover.nn.attention import attention
+from mcover.nn.convolving import Geometry, convolve, convolve_common
+from mcover.nn.looping import looped
+from mcover.nn.mixing import mix_outputs
+
+
+def linear(layer: Any, x: Tensor) -> Tensor:
+    return routed_linear(x, layer.weight, layer.bias, layer.mixer)
+
+
+def embedding(layer: Any, ids: Tensor) -> Tensor:
+    rows = layer.plain.forward(layer, ids)
+    if layer.mixer is None:
+        return rows
+    return across(lambda common, c, mixer: mix_outputs(c, mixer), rows, layer.mixer)
+
+
+def convolution(layer: Any, x: Tensor) -> Tensor:
+    space = len(layer.kernel_size)
+    single = x.ndim == space + 1
+    if single:
+        x = x.unsqueeze(0)
+    padding = layer.padding
+    if layer.padding_mode != "zeros" or isinstance(padding, str):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        x = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+        padding = (0,) * space
+    at = Geometry(layer.stride, padding, layer.dilation, layer.groups)
+
+    def rule(common: tuple[bool, ...], x: Tensor, weight: Tensor, mixer: Tensor | None) -> Tensor:
+        return (convolve_common if common[0] else convolve)(x, weight, mixer, at)
+
+    y = across(rule, *autocast(x, layer.weight, layer.mixer))
+    if layer.bias is not None:
+        y = plus(y, layer.bias.view(-1, *(1,) * space))
+    return y.squeeze(0) if single else y
+
+
+def normalised(layer: Any, x: Tensor) -> Tensor:
+    """Running statistics in their own precision: under vmap torch cannot mix two."""
+    own = next((t for t in (layer.weight, layer.running_mean) if t is not None), x)
+    y: Tensor = layer.plain.forward(layer, x.to(own.dtype))
+    return y.to(x.dtype)
+
+
+COVER = "cover_index"  # a buffer of looped layers: tells vmap that they depend on the cover
+
+Shape = tuple[str, int, int]  # a mixer's name, its units and its inputs
+
+
+def _linear_shape(layer: Any) -> list[Shape]:
+    return [("mixer", layer.out_features, layer.in_features)]
+
+
+def _convolution_shape(layer: Any) -> list[Shape]:
+    return [("mixer", layer.out_channels, layer.in_channels // layer.groups)]
+
+
+def _embedding_shape(layer: Any) -> list[Shape]:
+    return [("mixer", layer.embedding_dim, 1)]  # a token is one input: its row is one message
+
+
+def _attention_shape(layer: Any) -> list[Shape]:
+    width = layer.embed_dim
+    inner = {"q": width, "k": layer.kdim, "v": layer.vdim, "out": width}
+    return [(f"mixer_{name}", width, inputs) for name, inputs in inner.items()]
+
+
+MIXING: dict[Any, tuple[Callable[..., Any], Callable[[Any], list[Shape]]]] = {
+    nn.Linear.forward: (linear, _linear_shape),
+    nn.Conv1d.forward: (convolution, _convolution_shape),
+    nn.Conv2d.forward: (convolution, _convolution_shape),
+    nn.Conv3d.forward: (convolution, _convolution_shape),
+    nn.Embedding.forward: (embedding, _embedding_shape),
+    nn.MultiheadAttention.forward: (attention, _attention_shape),
+}
+LOOPED = {
+    kind.forward
+    for kind in (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell, nn.EmbeddingBag)
+}
+
+
+NORMALISED = {nn.BatchNorm1d.forward, nn.InstanceNorm1d.forward}  # also those of 2d and 3d
+
+
+def mixers_of(layer: nn.Module) -> list[Shape]:
+    """Name, units and inputs of each mixer that this layer takes; none if it does not mix."""
+    own = getattr(layer, "plain", type(layer))
+    _, shapes = MIXING.get(own.forward, (None, None))
+    # Appended keys and rows that a lookup rescales are not products with block messages.
+    odd = getattr(layer, "bias_k", None) is not None or getattr(layer, "add_zero_attn", False)
+    if shapes is None or odd or getattr(layer, "max_norm", None) is not None:
+        return []
+    return shapes(layer)
+
+
+def cover_layer(layer: nn.Module) -> None:
+    """Gives a layer the forward of its kind on covers."""
+    own = type(layer)
+    if own.forward in NORMALISED:
+        rule: Callable[..., Any] = normalised
+    else:
+        rule = looped if own.forward in LOOPED else MIXING[own.forward][0]
+    layer.__class__ = _covered_class(own, rule)  # type: ignore[arg-type]  # classes do hash
+
+
+def plain_layer(layer: nn.Module) -> None:
+    """Undoes :func:`cover_layer`, and takes away the mixers."""
+    layer.__class__ = layer.plain  # type: ignore[assignment]
+    for name in [n for n in layer._buffers if n.startswith("mixer") or n == COVER]:
+        delattr(layer, name)
+
+
+@cache
+def _covered_class(own: type[nn.Module], rule: Callable[..., Any]) -> type[nn.Module]:
+    return type(f"Covered{own.__name__}", (own,), {"forward": rule, "plain": own})

@@ -1,0 +1,57 @@
+"""The objective of a covered model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from mcover.errors import McoverError
+
+
+def cover_loss(criterion: Callable[[Any, Any], Any], outputs: Any, target: Any) -> Any:
+    """Sum over covers of ``criterion(outputs[α], target)``.
+
+    With a criterion that averages over the batch, each cover sees gradients of the base's size.
+    Outputs of several streams or destinations lie along the batch, (M, S·B, ...); the target is
+    repeated to match, so that the loss is also averaged over them.
+
+    Args:
+        criterion: any ``criterion(output, target)``, e.g. ``F.cross_entropy``.
+        outputs: what the covered model returned, covers first: a tensor, or tuples, lists and
+            dicts of tensors.
+        target: what the criterion takes, batch first, the same for all covers.
+
+    >>> outputs = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> cover_loss(torch.nn.functional.mse_loss, outputs, torch.tensor([1.0, 2.0]))
+    tensor(4.)
+    """
+    leaves = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    if not leaves or leaves[0].ndim == 0:
+        raise McoverError("cover_loss takes what the covered model returned: covers come first.")
+    target = _repeated(leaves[0], target)
+
+    def total(cover: int) -> Any:
+        output = tree_map(lambda leaf: leaf[cover] if _is_tensor(leaf) else leaf, outputs)
+        return criterion(output, target)
+
+    return sum((total(cover) for cover in range(1, len(leaves[0]))), start=total(0))
+
+
+def _repeated(output: torch.Tensor, target: Any) -> Any:
+    """The target once for each stream, where the outputs hold several."""
+    targets = [leaf for leaf in tree_leaves(target) if _is_tensor(leaf) and leaf.ndim]
+    if not targets or output.ndim < 2 or output.shape[1] == len(targets[0]):
+        return target
+    times, rest = divmod(output.shape[1], max(len(targets[0]), 1))
+    if rest or not times:
+        return target  # not batch against batch: the criterion knows what it does
+    return tree_map(
+        lambda leaf: torch.cat([leaf] * times) if _is_tensor(leaf) and leaf.ndim else leaf, target
+    )
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)

@@ -1,0 +1,86 @@
+"""How a model is lifted: one frozen value that Python, reports and saved files all read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from mcover.errors import McoverError
+from mcover.topology import Topology, check_covers, from_dict
+
+Routing = Literal["messages", "weights"]
+Mixer = Literal["sampled", "exact"]
+Granularity = Literal["weight", "unit", "tensor"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What :func:`mcover.lift` was asked for.
+
+    Attributes:
+        covers: M.
+        topology: where routes are drawn from.
+        routing: "messages" mixes block messages between layers, "weights" gathers whole models.
+        blocks: input blocks G of each mixing layer (at most one per input; None is one per input).
+        draws: permutations averaged into each mixer Q̂.
+        noise: standard deviation that separates the covers at the start.
+        mixer: Q̂ from drawn routes, or the kernel Q itself.
+        streams: None is the collapse into Q̂; S keeps S routed activation streams per cover.
+        bank: destinations kept by the directed lift; None keeps all of them.
+        destinations: how many of the bank each forward evaluates, in turn; None evaluates all.
+        granularity: what has a route of its own in the directed lift.
+        redraw_every: training forwards between fresh routes; None keeps them for good.
+    """
+
+    covers: int
+    topology: Topology
+    routing: Routing = "messages"
+    blocks: int | None = 8
+    draws: int = 10
+    noise: float = 1e-2
+    mixer: Mixer = "sampled"
+    streams: int | None = None
+    bank: int | None = 8
+    destinations: int | None = 1
+    granularity: Granularity = "weight"
+    redraw_every: int | None = None
+
+    def __post_init__(self) -> None:
+        check_covers(self.covers)
+        if not isinstance(self.topology, Topology):
+            raise McoverError(
+                f"topology is {self.topology!r}; write e.g. mcover.GaussianRing(1.5, shift=2)."
+            )
+        for name, choices in (("routing", Routing), ("mixer", Mixer), ("granularity", Granularity)):
+            if getattr(self, name) not in get_args(choices):
+                allowed = " or ".join(repr(choice) for choice in get_args(choices))
+                raise McoverError(f"{name} is {getattr(self, name)!r}; write {allowed}.")
+        whole = {"draws": self.draws}
+        optional = ("blocks", "streams", "bank", "destinations", "redraw_every")
+        whole |= {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
+        for name, count in whole.items():
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
+        if not isinstance(self.noise, int | float) or not 0 <= self.noise < float("inf"):
+            raise McoverError(f"noise is {self.noise!r}; write a standard deviation, 0 or more.")
+        if self.streams is not None and self.routing != "messages":
+            raise McoverError("streams are for routing='messages'; for 'weights' write bank=S.")
+        if self.streams is not None and self.mixer == "exact":
+            raise McoverError("streams follow drawn routes; write mixer='sampled' or streams=None.")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether any cover can read from another."""
+        if self.covers == 1:
+            return False
+        matrix = self.topology.matrix(self.covers)
+        return bool((matrix != 0).sum() > self.covers or matrix.trace() < self.covers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a JSON file; :meth:`from_dict` reads them back."""
+        plain = {name: value for name, value in asdict(self).items() if name != "topology"}
+        return plain | {"topology": self.topology.to_dict()}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Settings:
+        return cls(**plain | {"topology": from_dict(plain["topology"])})

@@ -1,0 +1,228 @@
+"""Data sets: the IDX format and its breaches, where files are found, and balanced subsets."""
+
+import gzip
+import hashlib
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from mcover.data import Dataset, files, holdout, load, read_idx, subset
+from mcover.data.idx import parse_idx
+from mcover.errors import McoverError
+
+CODES = {"u1": 8, "i1": 9, ">i2": 11, ">i4": 12, ">f4": 13, ">f8": 14}
+
+
+def idx_bytes(array, code=8):
+    return struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape) + array.tobytes()
+
+
+def made_up(train=40, test=20, side=28):
+    rng = np.random.default_rng(0)
+    contents = []
+    for count in (train, test):
+        contents.append(idx_bytes(rng.integers(0, 256, (count, side, side), dtype=np.uint8)))
+        contents.append(idx_bytes(np.arange(count, dtype=np.uint8) % 10))
+    return dict(zip(files.FILES, contents, strict=True))
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A machine with an empty cache, no data folder, and an address that does not answer."""
+    monkeypatch.delenv(files.VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setitem(files.ADDRESSES, "mnist", ((tmp_path / "nowhere").as_uri() + "/",))
+    trust(monkeypatch, made_up())
+    return tmp_path
+
+
+def trust(monkeypatch, contents):
+    sums = tuple(hashlib.sha256(contents[file]).hexdigest() for file in files.FILES)
+    monkeypatch.setitem(files.CHECKSUMS, "mnist", sums)
+
+
+def put(folder, contents, compress=True):
+    folder.mkdir(parents=True)
+    for name, content in contents.items():
+        path = folder / (name + ".gz" if compress else name)
+        path.write_bytes(gzip.compress(content) if compress else content)
+    return folder
+
+
+@given(st.data(), st.sampled_from(sorted(CODES)))
+def test_idx_reads_back_what_was_written(data, dtype):
+    array = data.draw(arrays(np.dtype(dtype), array_shapes(max_dims=4, max_side=5)))
+    read = parse_idx(idx_bytes(array, CODES[dtype]), "file")
+    assert read.dtype == array.dtype.newbyteorder("=")
+    assert read.tobytes() == array.astype(read.dtype).tobytes()
+    assert read.shape == array.shape
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_idx_files_are_read_plain_or_compressed_whatever_their_name(tmp_path, compress):
+    content = idx_bytes(np.arange(6, dtype=np.uint8).reshape(2, 3))
+    path = tmp_path / "numbers"
+    path.write_bytes(gzip.compress(content) if compress else content)
+    assert np.array_equal(read_idx(path), [[0, 1, 2], [3, 4, 5]])
+
+
+WHOLE = idx_bytes(np.zeros((3, 2), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "begins with nothing"),
+        (b"PK\x03\x04 and more", "not an IDX file"),
+        (b"\0\0\x07\x01" + bytes(8), "not an IDX file"),
+        (WHOLE[:9], "less than its header"),
+        (WHOLE[:-1], "is cut off"),
+        (WHOLE + b"\0", "has bytes left over"),
+        (gzip.compress(WHOLE)[:-9], "damaged gzip"),
+        (b"\x1f\x8b rubbish", "damaged gzip"),
+        (struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3), "is cut off"),
+    ],
+)
+def test_a_file_that_is_not_whole_or_not_idx_is_refused(tmp_path, content, message):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(McoverError, match=message):
+        read_idx(path)
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_mnist_is_found_in_the_named_folder(elsewhere, monkeypatch, compress):
+    put(elsewhere / "data" / "mnist", made_up(), compress)
+    monkeypatch.setenv(files.VARIABLE, str(elsewhere / "data"))
+    found = load("mnist")
+    assert found.train_images.shape == (40, 28, 28)
+    assert found.train_images.dtype == np.float32
+    assert found.train_labels.dtype == np.int64
+    assert 0 <= found.train_images.min() < found.train_images.max() == 1
+    scaled = load("mnist", normalize=True)
+    back = scaled.test_images * 0.3081 + 0.1307
+    np.testing.assert_allclose(back, found.test_images, atol=1e-6)
+    assert scaled.train_images.dtype == np.float32
+
+
+def test_mnist_is_fetched_once_then_found_in_the_cache(elsewhere, monkeypatch):
+    site = put(elsewhere / "site", made_up())
+    dead, alive = files.ADDRESSES["mnist"][0], site.as_uri() + "/"
+    monkeypatch.setitem(files.ADDRESSES, "mnist", (dead, alive))
+    first = load("mnist")
+    kept = sorted(path.name for path in (elsewhere / "cache" / "mcover" / "mnist").iterdir())
+    assert kept == sorted(f"{name}.gz" for name in files.FILES)
+    monkeypatch.setitem(files.ADDRESSES, "mnist", (dead,))
+    assert np.array_equal(load("mnist").train_images, first.train_images)
+
+
+def test_offline_the_message_says_what_to_do(elsewhere):
+    with pytest.raises(McoverError) as caught:
+        load("mnist")
+    message = str(caught.value)
+    for word in (f"{files.VARIABLE}=FOLDER", "FOLDER/mnist/", "digits", str(elsewhere / "cache")):
+        assert word in message
+    assert all(f"{name}.gz" in message for name in files.FILES)
+
+
+def test_a_changed_file_is_refused_wherever_it_comes_from(elsewhere, monkeypatch):
+    other = put(elsewhere / "data" / "mnist", made_up(train=30))
+    monkeypatch.setitem(files.ADDRESSES, "mnist", (other.as_uri() + "/",))
+    with pytest.raises(McoverError, match=r"could not be fetched.*SHA-256"):
+        load("mnist")
+    assert not list((elsewhere / "cache" / "mcover" / "mnist").iterdir())
+    monkeypatch.setenv(files.VARIABLE, str(elsewhere / "data"))
+    with pytest.raises(McoverError, match=r"train-images-idx3-ubyte.gz is not the published mnist"):
+        load("mnist")
+
+
+def test_files_of_another_shape_are_refused(elsewhere, monkeypatch):
+    small = made_up(side=8)
+    put(elsewhere / "small" / "mnist", small)
+    monkeypatch.setenv(files.VARIABLE, str(elsewhere / "small"))
+    trust(monkeypatch, small)
+    with pytest.raises(McoverError, match="8 x 8; they must be 28 x 28"):
+        load("mnist")
+    good = made_up()
+    swapped = dict(zip(files.FILES, [good[files.FILES[i]] for i in (1, 0, 3, 2)], strict=True))
+    put(elsewhere / "swapped" / "mnist", swapped)
+    monkeypatch.setenv(files.VARIABLE, str(elsewhere / "swapped"))
+    trust(monkeypatch, swapped)
+    with pytest.raises(McoverError, match="in each other's place"):
+        load("mnist")
+
+
+def test_a_folder_that_is_not_there_is_said_at_once(elsewhere, monkeypatch):
+    monkeypatch.setenv(files.VARIABLE, str(elsewhere / "typo"))
+    with pytest.raises(McoverError, match="is not a folder"):
+        load("mnist")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(McoverError, match="'digits', 'mnist', 'fashion-mnist'"):
+        load("cifar")
+
+
+def test_digits_split_is_fixed_stratified_and_complete():
+    digits = load("digits")
+    assert np.array_equal(digits.train_images, load("digits").train_images)
+    train, test = (np.bincount(part) for part in (digits.train_labels, digits.test_labels))
+    assert len(digits.train_labels) + len(digits.test_labels) == 1797
+    assert np.array_equal(test, (train + test) // 5)
+    scaled = load("digits", normalize=True).train_images
+    assert abs(scaled.mean()) < 1e-5
+    assert abs(scaled.std() - 1) < 1e-5
+
+
+def numbered(per_class=12, classes=10):
+    """A data set whose images say their own number."""
+    count = per_class * classes
+    images = np.arange(count, dtype=np.float32).reshape(-1, 1, 1)
+    labels = np.arange(count) % classes
+    return Dataset("numbered", images, labels, -images[:5], labels[:5], classes)
+
+
+@given(st.integers(1, 120), st.integers(0, 5))
+def test_subset_and_holdout_are_balanced_and_never_overlap(count, seed):
+    whole = numbered()
+    small = subset(whole, count, seed)
+    assert len(small.train_labels) == count
+    assert np.ptp(np.bincount(small.train_labels, minlength=10)) <= 1
+    assert np.array_equal(small.train_images.ravel() % 10, small.train_labels)
+    assert small.test_images is whole.test_images
+    if count < 120:
+        held = holdout(whole, count, seed)
+        sides = [held.train_images.ravel(), held.test_images.ravel()]
+        assert np.array_equal(np.sort(np.concatenate(sides)), np.arange(120))
+        assert np.array_equal(held.test_images, small.train_images)
+
+
+def test_subsets_follow_the_seed():
+    draws = [subset(numbered(), 30, seed).train_images.ravel().tolist() for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: subset(numbered(), 0, 0), "from 1 to 120"),
+        (lambda: subset(numbered(), 121, 0), "from 1 to 120"),
+        (lambda: holdout(numbered(), 120, 0), "leaves none"),
+        (lambda: subset(lopsided(), 8, 0), "need 4 of class 1; there are 2: write at most 4"),
+        (lambda: Dataset("d", *[np.zeros((2, 1, 1)), np.zeros(3)] * 2), "one label to each image"),
+        (lambda: Dataset("d", *[np.zeros((1, 1, 1)), np.array([9])] * 2, 3), "0 … 2"),
+    ],
+)
+def test_impossible_parts_are_refused_with_the_remedy(make, message):
+    with pytest.raises(McoverError, match=message):
+        make()
+
+
+def lopsided():
+    labels = np.array([0] * 9 + [1] * 2)
+    images = np.zeros((11, 1, 1), dtype=np.float32)
+    return Dataset("lopsided", images, labels, images, labels, 2)

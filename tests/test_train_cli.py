@@ -1,0 +1,115 @@
+"""``mcover train``, as a person meets it."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import mcover.training
+from mcover import data, models
+from mcover.cli import main
+from mcover.training import errors
+
+TINY = "train --model small-mlp --images 200 --epochs 2 --batch 100"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def train(words, folder):
+    main([*TINY.split(), *words.split(), "--output", str(folder / "new" / "net")])
+    return folder / "new"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--covers 3",
+        "--covers 3 --topology identity",
+        "--covers 3 --routing weights --topology uniform --bank 2 --redraw-every 2",
+        "--covers 1 --dropout 0.3 --weight-noise 0.01",
+        "--covers 1 --swa-from 0",
+    ],
+)
+def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):
+    folder = train(words, tmp_path)
+    printed = capsys.readouterr().out
+    assert "test error" in printed
+    assert "355 test images" in printed
+    assert ("of a cover, mean of 3" in printed) == ("--covers 3" in words)
+    assert (folder / "net.png").read_bytes().startswith(b"\x89PNG")
+    kept = json.loads((folder / "net.json").read_text())
+    digits = data.load("digits", normalize=True)
+    again = errors(
+        models.load(folder / "net"),
+        torch.from_numpy(digits.test_images),
+        torch.from_numpy(digits.test_labels),
+    )
+    assert again[0] == kept["history"]["collapse_error"][-1]
+    assert kept["history"]["epoch"] == [1, 2]
+    assert str(tmp_path) not in (folder / "net.json").read_text()
+
+
+def test_several_seeds_have_an_interval_and_a_network_each(tmp_path, capsys):
+    folder = train("--covers 1 --seeds 2 --seed 5", tmp_path)
+    assert "intervals: over 2 seeds" in capsys.readouterr().out
+    assert sorted(path.name for path in folder.glob("*.safetensors")) == [
+        "net-5.safetensors",
+        "net-6.safetensors",
+    ]
+    courses = [json.loads((folder / f"net-{seed}.json").read_text()) for seed in (5, 6)]
+    assert [one["settings"]["seed"] for one in courses] == [5, 6]
+    losses = [one["history"]["train_loss"] for one in courses]
+    assert not np.array_equal(*losses)
+    alone = train("--covers 1 --seed 6", tmp_path / "alone")
+    assert json.loads((alone / "net.json").read_text())["history"]["train_loss"] == losses[1]
+
+
+def test_an_interrupt_still_shows_and_saves(tmp_path, capsys, monkeypatch):
+    step, calls = mcover.training._Loop.step, []
+
+    def stop(self, *batch):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return step(self, *batch)
+
+    monkeypatch.setattr(mcover.training._Loop, "step", stop)
+    folder = train("--covers 1 --seeds 3", tmp_path)
+    printed = capsys.readouterr().out
+    assert "interrupted" in printed
+    assert "after 1.5 epochs" in printed
+    assert (folder / "net-0.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--seeds 0", "seeds is 0"),
+        ("--epochs 0", "epochs is 0"),
+        ("--images 99999", "from 1 to 1442"),
+        ("--covers 0", "covers is 0"),
+        ("--sigma -1", "sigma must be positive"),
+    ],
+)
+def test_bad_input_ends_with_a_message(words, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        train(words, tmp_path)
+    assert stop.value.code == 2
+    said = capsys.readouterr()
+    assert message in " ".join((said.out + said.err).replace("│", " ").split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch_the_message_says_what_to_install(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit):
+        train("--covers 3", tmp_path)
+    assert "pip install 'mcover[torch,data]'" in " ".join(capsys.readouterr().err.split())
