@@ -10,11 +10,11 @@ import numpy as np
 from rich.table import Table
 
 from mcover import __version__, statistics
-from mcover.progress import Line, console, live_line
 from mcover.data import Dataset, load, subset
 from mcover.data.sources import Name
 from mcover.errors import McoverError
 from mcover.history import History, Status
+from mcover.progress import Line, console, live_line
 from mcover.topology import GaussianRing, Identity, Topology, Uniform
 from mcover.training_settings import Training
 
