@@ -1,7 +1,6 @@
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 import reference_annealer as reference
+from interrupting import interruptible
 from mcover import (
     Committee,
     FactorGraph,
@@ -263,9 +263,7 @@ def test_ctrl_c_returns_what_was_reached(tmp_path):
         "result.save('result.npz')\n"
         "print(result.interrupted, len(result.energy), flush=True)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path
-    ) as process:
+    with interruptible([sys.executable, "-c", code], tmp_path) as process:
         assert process.stdout.readline().strip() == "ready"
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)

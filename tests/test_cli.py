@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mcover
+from interrupting import interruptible
 from mcover import GaussianRing
 from mcover.cli import main
 from mcover.discrete import AnnealResult
@@ -143,7 +144,7 @@ def test_ctrl_c_shows_what_was_reached(tmp_path):
     words = "anneal perceptron --n 801 --temperatures 1000000 --reads 2 --output run"
     arguments = [sys.executable, "-m", "mcover", *words.split()]
     compile_kernels()  # into the cache on disk, so that the command anneals from the start
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+    with interruptible(arguments, tmp_path) as process:
         assert "1266 patterns" in process.stdout.readline()
         time.sleep(4)
         process.send_signal(signal.SIGINT)
