@@ -2,8 +2,9 @@
 
 from mcover.nn.covered import Covered
 from mcover.nn.lift import lift
+from mcover.nn.loading import load
 from mcover.nn.losses import cover_loss
+from mcover.nn.saving import save
 from mcover.nn.settings import Settings
-from mcover.nn.storage import load, save
 
 __all__ = ["Covered", "Settings", "cover_loss", "lift", "load", "save"]

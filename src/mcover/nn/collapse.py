@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from mcover.errors import McoverError
+from mcover.nn.covers import Covers
 from mcover.nn.layers import plain_layer
-
-if TYPE_CHECKING:
-    from mcover.nn.covered import Covered
 
 Method = Literal["mean", "sign"]
 Buffers = Literal["average", "first", "recalibrate"]
 
 
 def collapse(
-    covered: Covered,
+    covered: Covers,
     method: Method | Callable[[Tensor], Tensor] = "mean",
     buffers: Buffers = "average",
     loader: Iterable[Any] | None = None,
@@ -46,7 +44,7 @@ def collapse(
     return net.eval()
 
 
-def one_cover(covered: Covered, index: int) -> nn.Module:
+def one_cover(covered: Covers, index: int) -> nn.Module:
     """Cover ``index`` as a model by itself, in evaluation mode."""
     if not isinstance(index, int) or not -covered.covers <= index < covered.covers:
         raise McoverError(f"there is no cover {index!r}; write 0 to {covered.covers - 1}.")
@@ -54,7 +52,7 @@ def one_cover(covered: Covered, index: int) -> nn.Module:
     return rebuild(covered, {name: stack.detach()[index] for name, stack in stacks.items()}).eval()
 
 
-def rebuild(covered: Covered, tensors: Mapping[str, Tensor]) -> nn.Module:
+def rebuild(covered: Covers, tensors: Mapping[str, Tensor]) -> nn.Module:
     """The base model with these tensors in the place of the stacks; tied names stay tied."""
     memo: dict[int, Any] = {}
     stacks = {**covered.stacks(), **covered.state_stacks()}

@@ -18,28 +18,20 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from mcover.nn import directed
 from mcover.nn.collapse import Buffers, Method, collapse, one_cover
+from mcover.nn.covers import Covers
 from mcover.nn.diagnostics import Diagnostics, diagnose, path_loss
-from mcover.nn.layers import COVER, mixers_of
 from mcover.nn.mixers import draw_mixer
 from mcover.nn.report import Report, report
+from mcover.nn.saving import save
 from mcover.nn.settings import Settings
-from mcover.routing import draw_bank, inverse
+from mcover.routing import draw_bank
 
 
-class Covered(nn.Module):
+class Covered(Covers):
     """What :func:`mcover.lift` returns: an input of shape (B, ...) gives outputs (M, B, ...).
 
     Several streams or destinations lie along the batch: (M, S·B, ...), stream by stream.
-
-    Attributes:
-        net: the base model's modules; lifted tensors hold all covers, shape (M, *shape).
-        settings: what was asked for.
-        lifted: names of the lifted parameters in ``net``.
-        state: names of the buffers that each cover keeps for itself.
     """
-
-    routes: Tensor
-    back: Tensor
 
     def __init__(
         self,
@@ -49,22 +41,8 @@ class Covered(nn.Module):
         state: tuple[str, ...],
         seed: SeedSequence,
     ) -> None:
-        super().__init__()
-        self.net = net
-        self.settings = settings
-        self.lifted = lifted
-        self.state = state
-        self.seed = seed
-        self.steps = 0
-        self.redraws = 0
-        if settings.routing == "weights":
-            self.register_buffer("routes", torch.empty(0, dtype=torch.uint8))
-            self.register_buffer("back", torch.empty(0, dtype=torch.uint8), persistent=False)
+        super().__init__(net, settings, lifted, state, seed)
         self._draw()
-
-    @property
-    def covers(self) -> int:
-        return self.settings.covers
 
     @torch.compiler.disable  # dynamo cannot follow `across`: compiled programs run this as it is
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -84,15 +62,6 @@ class Covered(nn.Module):
         """Fresh routes from the same topology, reproducible from the seed given to ``lift``."""
         self.redraws += 1
         self._draw()
-
-    def stacks(self) -> dict[str, Tensor]:
-        """The lifted parameters by name, covers first."""
-        return {name: self.net.get_parameter(name) for name in self.lifted}
-
-    def state_stacks(self) -> dict[str, Tensor]:
-        """The buffers that each cover keeps for itself, covers first."""
-        named = {name: self.net.get_buffer(name) for name in self.state}
-        return {name: value for name, value in named.items() if not name.endswith(COVER)}
 
     def collapse(
         self,
@@ -134,8 +103,6 @@ class Covered(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Writes the covers to a folder, without pickle; :func:`mcover.nn.load` reads them."""
-        from mcover.nn.storage import save  # safetensors is imported where it is used
-
         save(self, folder)
 
     def diagnostics(self) -> Diagnostics:
@@ -158,7 +125,7 @@ class Covered(nn.Module):
         elif self.settings.streams is None:
             yield stacks, {}
         else:
-            mixers = {name: mixer for name, mixer, _, _ in self._mixers()}
+            mixers = {name: mixer for name, mixer, _, _ in self.mixers()}
             for s in range(self.settings.streams):
                 yield stacks, {name: mixer[s] for name, mixer in mixers.items()}
 
@@ -166,13 +133,6 @@ class Covered(nn.Module):
         """The destinations of this step: the bank is gone through in turn."""
         size, count = len(self.routes), self.passes
         return [(self.steps * count + k) % size for k in range(count)]
-
-    @property
-    def passes(self) -> int:
-        """Passes over the M covers in each forward."""
-        if self.settings.routing == "messages":
-            return self.settings.streams or 1
-        return min(self.settings.destinations or len(self.routes), len(self.routes))
 
     def _run(
         self, stacks: Mapping[str, Tensor], common: Mapping[str, Tensor], args: Any, kwargs: Any
@@ -193,13 +153,6 @@ class Covered(nn.Module):
         filled = [next(values) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return tree_unflatten(filled, form)
 
-    def _mixers(self) -> Iterator[tuple[str, Tensor, int, int]]:
-        """Name, tensor, units and inputs of every mixer."""
-        for prefix, layer in self.net.named_modules():
-            for name, units, inputs in mixers_of(layer) if hasattr(layer, "plain") else []:
-                if getattr(layer, name) is not None:
-                    yield f"{prefix}.{name}".lstrip("."), getattr(layer, name), units, inputs
-
     def _draw(self) -> None:
         """Routes of draw number ``redraws``, each layer from its own stream."""
         root = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, 1, self.redraws))
@@ -209,25 +162,12 @@ class Covered(nn.Module):
             size = min(self.settings.bank or count, count)
             bank = draw_bank(self.settings.topology, self.covers, count, size, root)
             self.routes = directed.routes_of(bank.routes).to(self.routes.device)
-            self._invert()
+            self.invert_routes()
             return
         for (_, mixer, units, inputs), child in zip(
-            mixers := list(self._mixers()), root.spawn(len(mixers)), strict=True
+            mixers := list(self.mixers()), root.spawn(len(mixers)), strict=True
         ):
             mixer.copy_(draw_mixer(self.settings, units, inputs, child))
-
-    def _invert(self) -> None:
-        back = inverse(self.routes.cpu().numpy())
-        self.back = torch.from_numpy(back).to(self.routes.device)
-
-    def get_extra_state(self) -> Tensor:
-        """How far the routes have been gone through: part of ``state_dict``."""
-        return torch.tensor([self.steps, self.redraws])
-
-    def set_extra_state(self, state: Tensor) -> None:
-        self.steps, self.redraws = (int(count) for count in state)
-        if self.settings.routing == "weights":
-            self._invert()
 
 
 def _is(leaf: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,9 +12,7 @@ from torch import nn
 
 from mcover.errors import McoverError
 from mcover.nn.collapse import rebuild
-
-if TYPE_CHECKING:
-    from mcover.nn.covered import Covered
+from mcover.nn.covers import Covers
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Diagnostics:
     relative: NDArray[np.float64]
 
 
-def diagnose(covered: Covered) -> Diagnostics:
+def diagnose(covered: Covers) -> Diagnostics:
     """Overlaps and distances, one tensor at a time."""
     covers = covered.covers
     gram = torch.zeros(covers, covers, dtype=torch.float64)
@@ -51,7 +48,7 @@ def diagnose(covered: Covered) -> Diagnostics:
 
 
 def path_loss(
-    covered: Covered, loss: Callable[[nn.Module], float], index: int, points: int = 11
+    covered: Covers, loss: Callable[[nn.Module], float], index: int, points: int = 11
 ) -> NDArray[np.float64]:
     """``loss(model)`` at evenly spaced models from cover ``index`` (first) to the mean (last)."""
     if points < 2:

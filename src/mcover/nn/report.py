@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import nn
 
 from mcover.facts import Facts
+from mcover.nn.covers import Covers
 from mcover.nn.layers import mixers_of
-
-if TYPE_CHECKING:
-    from mcover.nn.covered import Covered
 
 Treatment = Literal["mixed", "gathered", "copied", "shared"]
 
@@ -82,7 +80,7 @@ class Report:
         return "\n".join(lines)
 
 
-def report(covered: Covered) -> Report:
+def report(covered: Covers) -> Report:
     """The report of a covered model; see :meth:`Covered.report`."""
     settings = covered.settings
     stacked = {id(stack) for stack in covered.stacks().values()}
@@ -109,7 +107,7 @@ def report(covered: Covered) -> Report:
 
 
 def _entry(
-    covered: Covered, name: str, module: nn.Module, stacked: set[int], seen: set[int]
+    covered: Covers, name: str, module: nn.Module, stacked: set[int], seen: set[int]
 ) -> Entry:
     covers = covered.covers
     deep = isinstance(module, nn.MultiheadAttention)  # its projection has no forward of its own

@@ -1,4 +1,4 @@
-"""Covered models on disk: tensors in safetensors, the rest in a small JSON file beside them."""
+"""Covered models from disk: what ``save`` wrote, for a model of the same architecture."""
 
 from __future__ import annotations
 
@@ -8,44 +8,21 @@ from typing import Any
 
 import torch
 from numpy.random import SeedSequence
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from mcover.errors import McoverError
 from mcover.nn.covered import Covered
 from mcover.nn.lift import assemble
+from mcover.nn.saving import CONFIG, FORMAT, TENSORS, tensors
 from mcover.nn.settings import Settings
-
-TENSORS, CONFIG = "covered.safetensors", "covered.json"
-FORMAT = 1
-
-
-def save(covered: Covered, folder: str | Path) -> None:
-    """Writes ``covered.safetensors`` and ``covered.json`` into a folder, made if it is not there.
-
-    Nothing is pickled. The base model's code is not stored: :func:`load` is given a model.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    seed = covered.seed
-    config = {
-        "format": FORMAT,
-        "settings": covered.settings.to_dict(),
-        "lifted": list(covered.lifted),
-        "state": list(covered.state_stacks()),
-        "entropy": seed.entropy,
-        "spawn_key": list(seed.spawn_key),
-        "steps": covered.steps,
-        "redraws": covered.redraws,
-    }
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    save_file(_tensors(covered), folder / TENSORS)
 
 
 def load(folder: str | Path, model: nn.Module) -> Covered:
     """Reads what :func:`save` wrote, for a model of the same architecture (its weights are not
     used).
     """
+    from safetensors.torch import load_file  # an extra: imported where it is used
+
     folder = Path(folder)
     missing = [name for name in (CONFIG, TENSORS) if not (folder / name).is_file()]
     if missing:
@@ -69,7 +46,7 @@ def load(folder: str | Path, model: nn.Module) -> Covered:
     sources = [model] * settings.covers
     covered = assemble(model, sources, settings, config["lifted"], config["state"], seed, 0.0)
     stored = load_file(folder / TENSORS)
-    own = _tensors(covered)
+    own = tensors(covered)
     for name in sorted(own.keys() | stored.keys()):
         seen, wanted = stored.get(name), own.get(name)
         if seen is None or wanted is None or seen.shape != wanted.shape:
@@ -83,12 +60,3 @@ def load(folder: str | Path, model: nn.Module) -> Covered:
             tensor.copy_(stored[name])
     covered.set_extra_state(torch.tensor([config["steps"], config["redraws"]]))
     return covered
-
-
-def _tensors(covered: Covered) -> dict[str, Tensor]:
-    """Each tensor of the state once, though it may have several names."""
-    unique: dict[int, tuple[str, Tensor]] = {}
-    for name, value in covered.state_dict(keep_vars=True).items():
-        if not name.endswith("_extra_state"):
-            unique.setdefault(id(value), (name, value.detach()))
-    return dict(unique.values())
