@@ -132,11 +132,11 @@ def test_anneal_reads_your_own_data(tmp_path, capsys):
 
 
 def test_demo_compares_the_methods(tmp_path, capsys):
-    main(f"demo --n 41 --alpha 2 --trials 3 --output {tmp_path}".split())
+    main(f"demo --n 41 --alpha 2 --trials 3 --epochs 1 --output {tmp_path}".split())
     printed = capsys.readouterr().out
     for word in ("vanilla", "RSA", "M-cover", "n = 3 trials each", "TTS99"):
         assert word in printed
-    for name in ("topology.png", "annealing.png"):
+    for name in ("topology.png", "annealing.png", "training.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)
 
 

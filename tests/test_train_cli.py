@@ -1,6 +1,7 @@
 """``mcover train``, as a person meets it."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -106,6 +107,28 @@ def test_bad_input_ends_with_a_message(words, message, tmp_path, capsys):
     said = capsys.readouterr()
     assert message in " ".join((said.out + said.err).replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_says_how_far_it_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mcover.progress._PLAIN_SECONDS", -1.0)
+    monkeypatch.setattr("mcover.training._SHOW_SECONDS", 0.0)
+    train("--covers 3", tmp_path)
+    shown = capsys.readouterr().err.splitlines()
+    assert re.match(r" *25%  epoch 1/2  loss \d\.\d+", shown[0])
+    assert re.match(r"100%  epoch 2/2  loss .*  covers \d+\.\d+%  collapse \d+", shown[-1])
+
+
+def test_data_that_is_not_there_ends_with_a_message(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MCOVER_DATA", "nowhere")
+    with pytest.raises(SystemExit):
+        train("--data mnist", tmp_path)
+    assert "MCOVER_DATA is 'nowhere', which is not a folder" in capsys.readouterr().err
+
+
+def test_the_demo_without_torch_says_what_to_install(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mcover.cli.demo.find_spec", lambda name: None)
+    main(f"demo --n 41 --alpha 2 --trials 2 --output {tmp_path}".split())
+    assert "pip install 'mcover[torch,data]'" in capsys.readouterr().out
 
 
 def test_without_torch_the_message_says_what_to_install(tmp_path, capsys, monkeypatch):

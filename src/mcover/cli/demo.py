@@ -82,7 +82,8 @@ class Demo:
     def _train(self) -> None:
         """The same idea with gradients: a network on the digits."""
         if find_spec("torch") is None or find_spec("sklearn") is None:
-            console.print("\nno network is trained: pip install 'mcover[torch,data]' adds it")
+            text = "\nno network is trained: pip install 'mcover[torch,data]' adds it"
+            console.print(text, markup=False)
             return
         console.print()
         Train(Training(epochs=self.epochs, batch=64), output=self.output / "training").run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -205,6 +206,8 @@ def course(history: History) -> dict[str, Any]:
 
 
 def _require_torch() -> None:
+    # Threads that spin while they wait are several times slower on a machine that others use too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
     try:
         import torch  # noqa: F401
     except ImportError as error:
