@@ -18,6 +18,7 @@ def interruptible(arguments: list[str], folder: Path) -> Iterator[subprocess.Pop
     process = subprocess.Popen(
         arguments,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         cwd=folder,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

@@ -21,7 +21,7 @@ class Line:
     def __init__(self, bar: Progress | None) -> None:
         self._bar = bar
         self._task = bar.add_task("", total=1.0) if bar else None
-        self._printed = time.monotonic()
+        self._printed = -_PLAIN_SECONDS  # the first line comes at once
 
     def __call__(self, share: float, text: str) -> None:
         if self._bar is not None and self._task is not None:
@@ -33,7 +33,7 @@ class Line:
 
 @contextmanager
 def live_line() -> Iterator[Line]:
-    """A live line on a terminal, a plain one every ten seconds elsewhere; both on stderr."""
+    """A live line on a terminal; elsewhere a plain one at once and every ten seconds; on stderr."""
     if not errors.is_terminal:
         yield Line(None)
         return
