@@ -6,8 +6,9 @@
     python results/mlp.py --smoke                    # everything at tiny size, kept elsewhere
 
 Rows go to ``mlp.csv`` beside this file as they finish; what is there is not run again, so it may be
-stopped and started at will. All settings meet the same images, first weights and order of images.
-Strengths are chosen on 5,000 images held out of the training set, with seeds of their own.
+stopped and started at will, here or in another clone that has the rows. All settings meet the same
+images, first weights and order of images. Strengths are chosen on 5,000 images held out of the
+training set, with seeds of their own; settings with nothing to choose are tested before that.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from mcover.training import fit
 
 HERE = Path(__file__).parent
 FIELDS = ["part", "stage", "setting", "candidate", "seed", "error", "cover_error", "train_loss"]
-FIELDS += ["epochs", "seconds", "wall", "version", "options"]
+FIELDS += ["epochs", "seconds", "core_seconds", "version", "options"]
 CHOOSING = 1000  # first seed of the choice of strengths: never one of the test
 
 
@@ -55,7 +56,8 @@ class Job:
     @property
     def key(self) -> tuple[str, str, int, str]:
         """A row is that of this job if it was trained in this very way, whatever it was called."""
-        return self.part, self.stage, self.seed, json.dumps(self.run.plain(), sort_keys=True)
+        options = PARTS[self.part].plain(self.run)
+        return self.part, self.stage, self.seed, json.dumps(options, sort_keys=True)
 
 
 class Rows:
@@ -90,10 +92,10 @@ class Rows:
 def train(job: Job) -> dict[str, float]:
     """Runs a job; a training that diverges is a row of nan, not the end of the study."""
     torch.set_num_threads(1)
-    begin = time.perf_counter()
     part, run = PARTS[job.part], job.run
     dataset = part.dataset(job.stage, job.seed)
-    settings = replace(part.training, **run.training)
+    begin = time.process_time()
+    settings = part.how(run)
     if job.smoke:
         dataset = mcover.data.subset(dataset, min(len(dataset.train_labels), 2000), job.seed)
         settings = replace(settings, epochs=2, evaluate_every=2)
@@ -113,7 +115,10 @@ def train(job: Job) -> dict[str, float]:
         }
     except McoverError as error:
         print(f"\n{job}: {error}")
-    return outcome | {"epochs": settings.epochs, "wall": round(time.perf_counter() - begin, 3)}
+    return outcome | {
+        "epochs": settings.epochs,
+        "core_seconds": round(time.process_time() - begin, 3),
+    }
 
 
 def candidates(name: str, part: Part, seeds: int, smoke: bool) -> list[Job]:
@@ -164,7 +169,8 @@ def run(jobs: list[Job], rows: Rows, workers: int) -> None:
         rows.append(job, outcome)
         elapsed = time.perf_counter() - begin
         left = elapsed / done * (len(missing) - done)
-        print(f"\r{done}/{len(missing)} rows, {elapsed:.0f} s, {left:.0f} s left ", end="")
+        text = f"{done}/{len(missing)} rows, {elapsed:.0f} s, {left:.0f} s left"
+        print(f"\r{text} ", end="", flush=True)
     if missing:
         print()
 
@@ -192,7 +198,7 @@ def report(name: str, part: Part, rows: Rows, given: argparse.Namespace) -> list
         f"## {name}",
         "",
         "| setting | chosen | test error of the one model | mean error of covers (SWA: last "
-        "weights) | seconds of training | n | failed |",
+        "weights) | core seconds a run | n | failed |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for setting in part.settings:
@@ -203,11 +209,13 @@ def report(name: str, part: Part, rows: Rows, given: argparse.Namespace) -> list
             lines.append(f"| {setting} | | | | | 0 | {len(have)} |")
             continue
         errors[setting] = {int(row["seed"]): float(row["error"]) for row in good}
-        columns = [[float(row[key]) for row in good] for key in ("error", "cover_error", "seconds")]
-        error, cover, seconds = map(statistics.mean, columns)
+        columns = [
+            [float(row[key]) for row in good] for key in ("error", "cover_error", "core_seconds")
+        ]
+        error, cover, core = map(statistics.mean, columns)
         lines.append(
-            f"| {setting} | {jobs[0].candidate or '–'} | {error:.4f} | {cover:.4f} | "
-            f"{seconds:.1f} | {error.n} | {len(have) - len(good)} |"
+            f"| {setting} | {jobs[0].candidate or '–'} | {error:.4f} | {cover:.4f} | {core:.1f} | "
+            f"{error.n} | {len(have) - len(good)} |"
         )
     lines += [
         "",
@@ -241,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=[*PARTS], help="one part only")
     parser.add_argument("--seeds", type=int, default=10, help="paired seeds of each setting")
-    parser.add_argument("--choosing-seeds", type=int, default=5, help="seeds that choose strengths")
+    parser.add_argument("--choosing-seeds", type=int, default=3, help="seeds that choose strengths")
     parser.add_argument("--workers", type=int, default=2, help="processes of one core each")
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, rows in out/")
@@ -253,6 +261,8 @@ def main() -> None:
         if not given.report:
             mnist()  # before any process starts: if it is not here, say so once
         for name, part in parts.items() if not given.report else ():
+            print(f"{name}: testing what has nothing to choose")
+            run(tests(name, part, rows, given), rows, given.workers)
             print(f"{name}: choosing strengths")
             run(candidates(name, part, given.choosing_seeds, given.smoke), rows, given.workers)
             print(f"{name}: testing")

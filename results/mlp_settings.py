@@ -4,7 +4,7 @@ A setting with several candidates has its strength chosen on a validation split,
 images are looked at.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,14 +26,6 @@ class Run:
     """What differs from the training of the part."""
     dropout: float = 0.0
 
-    def plain(self) -> dict[str, Any]:
-        """As values for JSON; rows are found again by them."""
-        options = {
-            name: value.to_dict() if name == "topology" else value
-            for name, value in self.lift.items()
-        }
-        return {"lift": options, "training": self.training, "dropout": self.dropout}
-
 
 @dataclass(frozen=True)
 class Part:
@@ -46,6 +38,22 @@ class Part:
     pairs: tuple[tuple[str, str], ...]
     """Comparisons beside those with the first setting."""
     small: bool = False
+
+    def how(self, run: Run) -> Training:
+        return replace(self.training, **run.training)
+
+    def plain(self, run: Run) -> dict[str, Any]:
+        """All that decides a training but its seed, for JSON; rows are found again by it."""
+        lift = {
+            name: value.to_dict() if name == "topology" else value
+            for name, value in run.lift.items()
+        }
+        return {
+            "images": self.images,
+            "network": asdict(self.network(run.dropout)),
+            "training": asdict(self.how(run)),
+            "lift": lift,
+        }
 
     def network(self, dropout: float) -> Mlp:
         return (small_mlp if self.small else paper_mlp)(dropout=dropout)
