@@ -1,180 +1,171 @@
-"""A training step of the message lift against M plain steps and M independent networks.
+"""A full training step of M covers against M plain networks: time, memory, growth with M.
 
-(a) is M times the step of the plain ``nn.Sequential``. (b) is M independent networks in one
-module: ``baddbmm`` for the MLP, ``torch.func`` (vmap) for the conv net. All are timed in turn,
-round by round, and the best round counts, so that a busy machine does not favour one of them.
-Memory is the peak of one step beyond the model and its optimizer, of tensors alone.
+(a) is M times the step of the plain ``nn.Sequential``; (b) is M independent networks in one batched
+pass through ``torch.func``. A step is forward, loss, backward and SGD with momentum. Ratios below 1
+mean that covers are faster. Memory is weights, momenta and mixers plus what a step adds to them at
+its peak, in bytes that torch allocated.
+
+    python bench/lift.py [--threads 2] [--seconds 6] [--only mlp|conv]
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
+import math
+import os
+import statistics
 import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from mcover import GaussianRing, cover_loss, lift
+import mcover
 from timing import rows
 
-Step = Callable[[], None]
+RING = mcover.GaussianRing(sigma=1.5, shift=2)
+COVERS = (1, 5, 10, 15)
+BLOCKS = (1, 4, 8, 16)
+Make = Callable[[], nn.Module]
 
 
-def mlp() -> tuple[nn.Module, Tensor]:
-    sizes = (784, 512, 512, 10)
-    layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
-    return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]), torch.randn(
-        256, 784
+def mlp() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
     )
 
 
-def conv() -> tuple[nn.Module, Tensor]:
-    net = nn.Sequential(
+def conv() -> nn.Sequential:
+    return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(32 * 49, 10),
+        nn.Flatten(), nn.Linear(32 * 7 * 7, 10),
     )  # fmt: skip
-    return net, torch.randn(64, 1, 28, 28)
 
 
-class Independent(nn.Module):
-    """M networks of linear layers and ReLUs as batched products."""
-
-    def __init__(self, base: nn.Sequential, covers: int) -> None:
-        super().__init__()
-        linear = [layer for layer in base if isinstance(layer, nn.Linear)]
-        self.weights = nn.ParameterList(torch.stack([m.weight.T] * covers) for m in linear)
-        self.biases = nn.ParameterList(torch.stack([m.bias[None]] * covers) for m in linear)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = x.expand(len(self.weights[0]), *x.shape)
-        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            h = torch.baddbmm(bias, h.relu() if k else h, weight)
-        return h
+def sgd(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True)
 
 
-class Mapped(nn.Module):
-    """M networks of any kind through ``torch.func``."""
+@dataclass
+class Step:
+    """One training step, and what is held between steps."""
 
-    def __init__(self, base: nn.Module, covers: int) -> None:
-        super().__init__()
-        stacked, _ = stack_module_state([copy.deepcopy(base) for _ in range(covers)])
-        self.names = list(stacked)
-        self.stacks = nn.ParameterList(stacked.values())
-        self.base = [base]
+    loss: Callable[[], Tensor]
+    parameters: list[Tensor]
+    constants: list[Tensor]
 
-    def forward(self, x: Tensor) -> Tensor:
-        stacks = dict(zip(self.names, self.stacks, strict=True))
-        return torch.vmap(lambda own: functional_call(self.base[0], own, x))(stacks)
+    def __post_init__(self) -> None:
+        self.optimizer = sgd(self.parameters)
 
+    def __call__(self) -> None:
+        self.optimizer.zero_grad()
+        self.loss().backward()
+        self.optimizer.step()
 
-def step(model: nn.Module, loss: Callable[[Tensor], Tensor], x: Tensor) -> Step:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
-
-    def one() -> None:
-        optimizer.zero_grad()
-        loss(model(x)).backward()
-        optimizer.step()
-
-    return one
+    def held(self) -> int:
+        """Bytes of weights, momenta and mixers."""
+        return 2 * sum(p.nbytes for p in self.parameters) + sum(c.nbytes for c in self.constants)
 
 
-class Peak(TorchDispatchMode):
-    """The largest number of bytes held by tensors made since it was entered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive, self.peak = WeakTensorKeyDictionary(), 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, Tensor):
-                self.alive[tensor] = tensor.untyped_storage()
-        held = {s.data_ptr(): s.nbytes() for s in self.alive.values()}
-        self.peak = max(self.peak, sum(held.values()))
-        return result
+def plain(make: Make, x: Tensor, y: Tensor) -> Step:
+    net = make()
+    return Step(lambda: F.cross_entropy(net(x), y), list(net.parameters()), [])
 
 
-def peak_bytes(one: Step) -> int:
-    one()
-    with Peak() as watch:
-        one()
-    return watch.peak
+def independent(make: Make, covers: int, x: Tensor, y: Tensor) -> Step:
+    """M networks as one: parameters stacked, ``vmap`` over them."""
+    parameters, _ = stack_module_state([make() for _ in range(covers)])
+    skeleton = make().to("meta")
+
+    def one(own: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(functional_call(skeleton, own, (x,)), y)
+
+    return Step(lambda: torch.vmap(one)(parameters).sum(), list(parameters.values()), [])
 
 
-def best(steps: dict[str, Step], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Shortest time of each step, in turn."""
-    least = dict.fromkeys(steps, float("inf"))
-    for turn in range(rounds + 1):
-        for name, one in steps.items():
-            start = clock()
-            one()
-            if turn:
-                least[name] = min(least[name], clock() - start)
-    return least
+def covered(make: Make, covers: int, blocks: int, x: Tensor, y: Tensor) -> Step:
+    model = mcover.lift(make(), covers, RING, blocks=blocks, seed=0)
+
+    def loss() -> Tensor:
+        return mcover.cover_loss(F.cross_entropy, model(x), y)
+
+    return Step(loss, list(model.parameters()), list(model.buffers()))
 
 
-def measure(title: str, make: Callable[[], tuple[nn.Module, Tensor]], options: argparse.Namespace):
-    base, x = make()
-    y = torch.randint(0, 10, (len(x),))
-    ours, blocks = {}, options.blocks
-    lines = []
-    for covers in options.covers:
-        rival = (
-            Independent(base, covers) if isinstance(base[0], nn.Linear) else Mapped(base, covers)
-        )
-        together = lambda out, y=y: cover_loss(F.cross_entropy, out, y)  # noqa: E731
-        steps = {"plain": step(copy.deepcopy(base), lambda out, y=y: F.cross_entropy(out, y), x)}
-        steps["independent"] = step(rival, together, x)
-        for g in blocks:
-            covered = lift(base, covers, GaussianRing(1.5, shift=2.0), blocks=g, seed=0)
-            steps[f"G={g}"] = step(covered, together, x)
-        clock = time.process_time if options.cpu_time else time.perf_counter
-        seconds = best(steps, options.rounds, clock)
-        memory = {name: peak_bytes(one) for name, one in steps.items()}
-        for g in blocks:
-            name = f"G={g}"
-            ours[covers, g] = seconds[name]
+def best_seconds(steps: dict[object, Step], seconds: float) -> dict[object, float]:
+    """The best time of each step; taking turns, so that a busy moment of the machine hits all."""
+    best = dict.fromkeys(steps, math.inf)
+    for step in steps.values():
+        step()
+    start, turns = time.perf_counter(), 0
+    while turns < 2 or time.perf_counter() - start < seconds:
+        for key, step in steps.items():
+            begin = time.perf_counter()
+            step()
+            best[key] = min(best[key], time.perf_counter() - begin)
+        turns += 1
+    return best
+
+
+def peak_bytes(step: Step) -> int:
+    """Most bytes in use by torch at any moment of a step, from the allocator's own record."""
+    step.optimizer.zero_grad()  # so that gradients are allocated, and counted, within the step
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    level = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            level += event.nbytes()
+            peak = max(peak, level)
+    return step.held() + peak
+
+
+def measure(title: str, make: Make, x: Tensor, y: Tensor, seconds: float) -> None:
+    """Prints the table of one network and the exponents of its growth with M."""
+    lines, growth = [], {blocks: [] for blocks in BLOCKS}
+    for covers in COVERS:
+        steps: dict[object, Step] = {"plain": plain(make, x, y)}
+        steps["independent"] = independent(make, covers, x, y)
+        steps |= {blocks: covered(make, covers, blocks, x, y) for blocks in BLOCKS}
+        best = best_seconds(steps, seconds)
+        memory = peak_bytes(steps["independent"])
+        for blocks in BLOCKS:
+            growth[blocks].append(best[blocks])
             lines.append([
-                str(covers), str(g), f"{1e3 * seconds[name]:.1f}",
-                f"{1e3 * covers * seconds['plain']:.1f}", f"{1e3 * seconds['independent']:.1f}",
-                f"{seconds[name] / covers / seconds['plain']:.2f}",
-                f"{seconds[name] / seconds['independent']:.2f}",
-                f"{memory[name] / memory['independent']:.2f}",
+                str(covers), str(blocks), f"{1e3 * best[blocks]:.1f}",
+                f"{best[blocks] / covers / best['plain']:.2f}",
+                f"{best[blocks] / best['independent']:.2f}",
+                f"{peak_bytes(steps[blocks]) / memory:.2f}",
             ])  # fmt: skip
-    header = ["M", "G", "ours ms", "(a) ms", "(b) ms", "ours/(a)", "ours/(b)", "memory/(b)"]
-    rows(title, header, lines)
-    grown = [m for m in options.covers if m > 1]
-    if len(grown) > 1:
-        for g in blocks:
-            times = [ours[m, g] for m in grown]
-            slope = np.polyfit(np.log(grown), np.log(times), 1)[0]
-            print(f"G={g}: time grows as M^{slope:.2f} over M = {grown}")
+    rows(title, ["M", "G", "ms", "time/(a)", "time/(b)", "memory/(b)"], lines)
+    for blocks, times in growth.items():
+        # From M = 5 on: a single cover does not mix at all.
+        slope = statistics.linear_regression(
+            [math.log(covers) for covers in COVERS[1:]], [math.log(t) for t in times[1:]]
+        ).slope
+        print(f"G = {blocks}: time grows as M^{slope:.2f} from M = {COVERS[1]} to {COVERS[-1]}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--covers", type=int, nargs="+", default=[1, 5, 10, 15])
-    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 4, 8, 16])
-    parser.add_argument("--rounds", type=int, default=10)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--cpu-time", action="store_true", help="processor time, on busy machines")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    parser.add_argument("--seconds", type=float, default=6.0, help="for each row of four")
+    parser.add_argument("--only", choices=["mlp", "conv"])
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     torch.manual_seed(0)
-    clock = "processor" if options.cpu_time else "wall"
-    about = f"{options.threads} threads, best of {options.rounds} rounds, {clock} time"
-    measure(f"MLP 784-512-512-10, batch 256, {about}", mlp, options)
-    measure(f"conv net 16-32, batch 64, {about}", conv, options)
+    print(f"torch {torch.__version__}, {given.threads} threads, load {os.getloadavg()[0]:.1f}")
+    y = torch.randint(0, 10, (256,))
+    if given.only != "conv":
+        title = "MLP 784-512-512-10, batch 256"
+        measure(title, mlp, torch.randn(256, 784), y, given.seconds)
+    if given.only != "mlp":
+        title = "conv net 16-32 channels on 28 x 28, batch 64"
+        measure(title, conv, torch.randn(64, 1, 28, 28), y[:64], given.seconds)
 
 
 if __name__ == "__main__":

@@ -1,125 +1,190 @@
-"""From M covers back to one model."""
+"""Back to one model: what collapse, per-cover models, ensembles and diagnostics hand out."""
 
+import copy
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from mcover import GaussianRing, McoverError, lift  # noqa: E402
+from mcover import GaussianRing, McoverError, Uniform, lift  # noqa: E402
 from tiny_models import MODELS, Convolutional, Perceptron, Transformer, tiny  # noqa: E402
 
 torch.set_num_threads(1)
+
 RING = GaussianRing(1.5, shift=2)
-KINDS = {"argvalues": MODELS, "ids": lambda kind: kind.__name__}
+NAMES = {"argvalues": MODELS, "ids": lambda kind: kind.__name__}
+ROUTINGS = ["messages", "weights"]
 
 
-@pytest.mark.parametrize("routing", ["messages", "weights"])
-@pytest.mark.parametrize("kind", **KINDS)
-def test_zero_noise_collapses_to_the_base(kind, routing):
+def assert_equal_states(a, b, **tolerance):
+    assert list(a) == list(b)
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], msg=name, **tolerance)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("kind", **NAMES)
+def test_without_noise_the_collapse_is_the_base_model(kind, routing):
     model, x = tiny(kind)
-    covered = lift(model, 3, RING, routing, noise=0.0, seed=0)
-    collapsed = covered.collapse()
-    assert type(collapsed) is type(model)
-    assert [type(m) for m in collapsed.modules()] == [type(m) for m in model.modules()]
-    assert list(collapsed.state_dict()) == list(model.state_dict())
-    assert not collapsed.training
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(collapsed.state_dict()[name], value, rtol=1e-14, atol=1e-16)
-    torch.testing.assert_close(collapsed(x), model.eval()(x))
-    for cover in covered.eval()(x):  # equal covers do not feel the routes
-        torch.testing.assert_close(cover, model(x))
+    net = lift(model, 5, RING, routing, noise=0.0, seed=0).collapse()
+    assert type(net) is type(model)
+    assert [type(m) for m in net.modules()] == [type(m) for m in model.modules()]
+    assert not net.training
+    assert_equal_states(net.state_dict(), model.state_dict(), rtol=1e-14, atol=1e-15)
+    torch.testing.assert_close(net(x), model.eval()(x), rtol=1e-12, atol=1e-13)
+    net.load_state_dict(model.state_dict())
 
 
-@pytest.mark.parametrize("kind", **KINDS)
+@pytest.mark.parametrize("kind", **NAMES)
 def test_equal_covers_collapse_to_themselves(kind):
-    modules = [tiny(kind, seed=4)[0]] * 3
-    collapsed = lift(tiny(kind)[0], modules, RING).collapse()
-    for name, value in modules[0].state_dict().items():
-        torch.testing.assert_close(collapsed.state_dict()[name], value, rtol=1e-14, atol=1e-16)
+    models = [tiny(kind, seed=3)[0] for _ in range(4)]
+    covered = lift(tiny(kind)[0], models, RING, seed=0)
+    for buffers in ("average", "first"):
+        net = covered.collapse(buffers=buffers)
+        assert_equal_states(net.state_dict(), models[0].state_dict(), rtol=1e-14, atol=1e-15)
 
 
-def test_mean_sign_and_functions():
-    model, _ = tiny(Perceptron)
-    covered = lift(model, 4, RING, noise=0.5, seed=0)
-    stack = covered.net.hidden.weight.detach()
-    torch.testing.assert_close(covered.collapse().hidden.weight.detach(), stack.mean(0))
-    signs = covered.collapse("sign").hidden.weight.detach()
-    assert torch.equal(signs, torch.where(stack.sum(0) < 0, -1.0, 1.0).double())
+def test_the_mean_is_over_covers_and_covers_can_be_taken_out():
+    models = [tiny(Perceptron, seed)[0] for seed in range(3)]
+    covered = lift(models[0], models, RING, seed=0)
+    mean = covered.collapse().state_dict()
+    for name in mean:
+        want = torch.stack([model.state_dict()[name] for model in models]).mean(0)
+        torch.testing.assert_close(mean[name], want)
+    assert_equal_states(covered.cover(-1).state_dict(), models[2].state_dict())
+    with pytest.raises(McoverError, match="write 0 to 2"):
+        covered.cover(3)
+
+
+def test_other_methods_sign_and_functions():
+    models = [nn.Linear(3, 2) for _ in range(3)]
+    for model, values in zip(models, ([-1.0, 1, 1], [1.0, 1, -1], [-1.0, 1, -1]), strict=True):
+        model.weight.data[:] = torch.tensor(values)
+    covered = lift(models[0], models, Uniform(), seed=0)
+    assert covered.collapse("sign").weight.tolist() == [[-1.0, 1.0, -1.0]] * 2
+    last = covered.collapse(lambda stack: stack[-1])
+    assert torch.equal(last.weight, models[2].weight)
     median = covered.collapse(lambda stack: stack.median(0).values)
-    assert torch.equal(median.out.bias.detach(), covered.net.out.bias.detach().median(0).values)
+    assert median.weight.tolist() == [[-1.0, 1.0, -1.0]] * 2
+    with pytest.raises(McoverError, match="method is 'max'"):
+        covered.collapse("max")
 
 
-def test_tied_weights_stay_tied_and_trainable():
-    covered = lift(tiny(Transformer)[0], 3, RING, noise=0.2, seed=0)
+def test_tied_weights_stay_tied():
+    model, x = tiny(Transformer)
+    covered = lift(model, 3, RING, noise=0.3, seed=0)
     for net in (covered.collapse(), covered.cover(1)):
         assert net.head.weight is net.embed.weight
-        assert net.head.weight.requires_grad
-        assert "mixer" not in " ".join(net.state_dict())
+        assert net.head.weight.shape == (6, 4)
+        net(x).sum().backward()
 
 
-def test_buffers_are_averaged_taken_or_recalibrated():
+def test_collapse_shares_nothing_with_the_covers():
     model, x = tiny(Convolutional)
-    covered = lift(model, 3, RING, noise=0.3, seed=0)
-    covered(x), covered(2 * x)
-    stack = covered.net.norm.running_mean
-    assert not torch.equal(stack[0], stack[1])
-    assert covered.net.norm.num_batches_tracked.tolist() == [2, 2, 2]
+    covered = lift(model, 3, RING, seed=0)
+    before = copy.deepcopy(covered.state_dict())
+    net = covered.collapse()
+    optimizer = torch.optim.SGD(net.train().parameters(), lr=1.0)
+    net(x).sum().backward()
+    optimizer.step()
+    for name, value in covered.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_collapse_keeps_what_is_trained_and_the_mode_of_the_covers():
+    model = tiny(Perceptron)[0]
+    model.hidden.weight.requires_grad_(False)
+    covered = lift(model, 3, RING, seed=0)
+    net = covered.collapse()
+    assert [p.requires_grad for p in net.parameters()] == [
+        p.requires_grad for p in model.parameters()
+    ]
+    assert covered.training
+
+
+def test_buffers_averaged_first_or_recalibrated():
+    model, x = tiny(Convolutional)
+    covered = lift(model, 3, RING, noise=0.5, seed=0)
+    for _ in range(3):
+        covered(x)
+    stats = covered.net.norm.running_mean.clone()
     average, first = covered.collapse(), covered.collapse(buffers="first")
-    torch.testing.assert_close(average.norm.running_mean, stack.mean(0))
-    assert torch.equal(first.norm.running_mean, stack[0])
-    assert average.norm.num_batches_tracked.item() == 2
-    fresh = covered.collapse(buffers="recalibrate", loader=[x])
-    seen = fresh.first(x)
-    torch.testing.assert_close(fresh.norm.running_mean, seen.mean((0, 2, 3)))
-    assert not fresh.training
+    torch.testing.assert_close(average.norm.running_mean, stats.mean(0))
+    torch.testing.assert_close(first.norm.running_mean, stats[0])
+    assert average.norm.num_batches_tracked.dtype == torch.int64
+    assert int(average.norm.num_batches_tracked) == 3
+    anew = covered.collapse(buffers="recalibrate", loader=[(x, None)])
+    torch.testing.assert_close(anew.norm.running_mean, anew.first(x).mean((0, 2, 3)))
+    assert not anew.training
+    assert torch.equal(covered.net.norm.running_mean, stats)
 
 
-def test_values_that_are_not_finite_are_refused_by_name():
-    covered = lift(tiny(Perceptron)[0], 3, RING)
-    with torch.no_grad():
-        covered.net.middle.weight[1, 0, 0] = float("nan")
-    with pytest.raises(McoverError, match=r"'middle.weight' .*not finite \(in covers \[1\]\)"):
+def test_what_makes_no_sense_is_refused_with_the_remedy():
+    covered = lift(tiny(Convolutional)[0], 3, RING, seed=0)
+    with pytest.raises(McoverError, match="loader=train_loader"):
+        covered.collapse(buffers="recalibrate")
+    with pytest.raises(McoverError, match="loader=train_loader"):
+        covered.collapse(loader=[])
+    with pytest.raises(McoverError, match="buffers is 'last'"):
+        covered.collapse(buffers="last")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_refused_by_name(bad):
+    covered = lift(tiny(Perceptron)[0], 3, RING, seed=0)
+    covered.net.middle.weight.data[1, 0, 0] = bad
+    with pytest.raises(McoverError, match=r"'middle.weight' .* \(in covers \[1\]\)"):
+        covered.collapse()
+    with pytest.raises(McoverError, match=r"'middle.weight'"):
+        covered.cover(1)
+
+
+def test_running_statistics_that_are_not_finite_are_refused():
+    covered = lift(tiny(Convolutional)[0], 3, RING, seed=0)
+    covered.net.norm.running_var[2] = float("nan")
+    with pytest.raises(McoverError, match=r"'norm.running_var'"):
         covered.collapse()
 
 
-def test_mistakes_are_refused_with_the_remedy():
-    covered = lift(tiny(Perceptron)[0], 3, RING)
-    for call, message in (
-        (lambda: covered.collapse("median"), "method is 'median'"),
-        (lambda: covered.collapse(buffers="last"), "buffers is 'last'"),
-        (lambda: covered.collapse(buffers="recalibrate"), "loader=train_loader"),
-        (lambda: covered.collapse(loader=[]), "buffers='recalibrate'"),
-        (lambda: covered.cover(3), "no cover 3; write 0 to 2"),
-        (lambda: covered.path_loss(lambda m: 0.0, 7), "no cover 7"),
-        (lambda: covered.path_loss(lambda m: 0.0, 0, points=1), "at least 2"),
-    ):
-        with pytest.raises(McoverError, match=message):
-            call()
-
-
-def test_ensemble_is_the_mean_prediction():
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_the_ensemble_is_the_mean_prediction(routing):
     model, x = tiny(Perceptron)
-    covered = lift(model, 3, RING, noise=0.3, seed=0).eval()
-    alone = torch.stack([covered.cover(k)(x) for k in range(3)])
-    torch.testing.assert_close(covered.ensemble(x), alone.mean(0))
-    torch.testing.assert_close(covered.ensemble(x, routed=True), covered(x).mean(0))
-    streams = lift(model, 3, RING, noise=0.3, streams=4, seed=0)
-    want = streams(x).unflatten(1, (4, -1)).mean((0, 1))
-    torch.testing.assert_close(streams.ensemble(x, routed=True), want)
+    covered = lift(model, 3, RING, routing, bank=4, destinations=2, noise=0.5, seed=0).eval()
+    want = torch.stack([covered.cover(k)(x) for k in range(3)]).mean(0)
+    torch.testing.assert_close(covered.ensemble(x), want)
+    passes = covered.passes
+    routed = covered(x).unflatten(1, (passes, len(x))).mean((0, 1))
+    torch.testing.assert_close(covered.ensemble(x, routed=True), routed)
 
 
-def test_diagnostics_measure_the_covers():
-    model, x = tiny(Perceptron)
-    covered = lift(model, 3, RING, noise=0.3, seed=0)
-    rows = torch.stack([nn.utils.parameters_to_vector(covered.cover(k).parameters())
-                        for k in range(3)]).detach()  # fmt: skip
-    found = covered.diagnostics()
-    want = torch.corrcoef(rows) * 0 + nn.functional.cosine_similarity(rows[:, None], rows, dim=-1)
-    torch.testing.assert_close(torch.from_numpy(found.overlaps), want)
-    away = (rows - rows.mean(0)).norm(dim=1)
-    torch.testing.assert_close(torch.from_numpy(found.distances), away)
-    loss = lambda net: net(x).square().mean().item()  # noqa: E731
-    path = covered.path_loss(loss, 1, points=5)
-    assert path[0] == pytest.approx(loss(covered.cover(1)))
-    assert path[-1] == pytest.approx(loss(covered.collapse()))
+def test_diagnostics_are_those_of_the_flattened_covers():
+    models = [tiny(Convolutional, seed)[0] for seed in range(4)]
+    found = lift(models[0], models, RING, seed=0).diagnostics()
+    rows = torch.stack([nn.utils.parameters_to_vector(m.parameters()) for m in models])
+    rows = rows.detach().numpy()
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(found.overlaps, unit @ unit.T, atol=1e-12)
+    mean = rows.mean(0)
+    np.testing.assert_allclose(found.distances, np.linalg.norm(rows - mean, axis=1))
+    np.testing.assert_allclose(found.relative, found.distances / np.linalg.norm(mean))
+
+
+def test_the_path_runs_from_a_cover_to_the_collapse():
+    model, x = tiny(Convolutional)
+    covered = lift(model, 3, RING, noise=0.5, seed=0)
+    covered(x)
+
+    def loss(net):
+        with torch.no_grad():
+            return net(x).square().mean().item()
+
+    along = covered.path_loss(loss, cover=1, points=5)
+    assert along.shape == (5,)
+    assert along[0] == pytest.approx(loss(covered.cover(1)))
+    assert along[-1] == pytest.approx(loss(covered.collapse()))
+    for bad in ({"cover": 3}, {"cover": 0, "points": 1}):
+        with pytest.raises(McoverError):
+            covered.path_loss(loss, **bad)

@@ -131,7 +131,7 @@ def test_blocks_of_uneven_size_and_more_blocks_than_inputs():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_mixing_passes_gradcheck(shared):
-    from mcover.nn.mixing import mix_common, mix_linear, mix_weights
+    from mcover.nn.mixing import mix_linear, mix_weights
 
     draw = torch.Generator().manual_seed(0)
     x, w = (torch.randn(*s, generator=draw, dtype=torch.float64, requires_grad=True)
@@ -139,7 +139,6 @@ def test_mixing_passes_gradcheck(shared):
     mixer = torch.rand(1, 1, 2, 2) if shared else torch.rand(4, 3, 2, 2)
     mixer = mixer.double()
     assert torch.autograd.gradcheck(lambda x, w: mix_linear(x, w, mixer), (x, w))
-    assert torch.autograd.gradcheck(lambda x, w: mix_common(x, w, mixer), (x[0], w))
     assert torch.autograd.gradcheck(lambda w: mix_weights(w, mixer), (w,))
 
 

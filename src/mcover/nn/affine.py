@@ -16,14 +16,22 @@ def routed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mixer: Tensor 
     """x W^T + b with block messages mixed across covers; b stays in its own cover."""
     if mixer is None:
         return F.linear(x, weight, bias)
+    if x.ndim == 1:
+        return routed_linear(x.unsqueeze(0), weight, bias, mixer).squeeze(0)
     x, weight, mixer = autocast(x, weight, mixer)
-    return plus(across(_linear_rule, x, weight, mixer), bias)
+    bias = None if bias is None else bias.to(weight.dtype)
+    y: Tensor = across(_linear_rule, x, weight, mixer, bias)
+    return y
 
 
-def _linear_rule(common: tuple[bool, ...], x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
+def _linear_rule(
+    common: tuple[bool, ...], x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None
+) -> Tensor:
     if common[0]:
-        return mix_common(x.flatten(0, -2), weight, mixer).unflatten(1, x.shape[:-1])
-    return mix_linear(x.flatten(1, -2), weight, mixer).unflatten(1, x.shape[1:-1])
+        y = mix_common(x.reshape(-1, x.shape[-1]), weight, mixer, bias)
+        return y.unflatten(1, x.shape[:-1])
+    y = mix_linear(x.flatten(1, -2), weight, mixer, bias)
+    return y.unflatten(1, x.shape[1:-1])
 
 
 def autocast(x: Tensor, weight: Tensor, mixer: Tensor | None) -> tuple[Tensor, Tensor, Any]:

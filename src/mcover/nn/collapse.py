@@ -12,7 +12,7 @@ from torch.optim.swa_utils import update_bn
 
 from mcover.errors import McoverError
 from mcover.nn.covers import Covers
-from mcover.nn.layers import plain_layer
+from mcover.nn.layers import is_covered, plain_layer
 
 Method = Literal["mean", "sign"]
 Buffers = Literal["average", "first", "recalibrate"]
@@ -70,7 +70,7 @@ def rebuild(covered: Covers, tensors: Mapping[str, Tensor]) -> nn.Module:
         memo[id(stack)] = nn.Parameter(own, requires_grad=stack.requires_grad) if trained else own
     net = copy.deepcopy(covered.net, memo)
     for layer in net.modules():
-        if hasattr(layer, "plain"):
+        if is_covered(layer):
             plain_layer(layer)
     return net
 

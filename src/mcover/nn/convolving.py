@@ -14,6 +14,8 @@ from torch import Tensor
 
 from mcover.nn.mixing import block_slices, is_shared, mix_outputs, mix_weights
 
+CACHE = 2**19  # numbers that contributions may take on a processor
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -72,40 +74,54 @@ class _MixConvolution(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, at: Geometry) -> Tensor:
         ctx.save_for_backward(x, weight, mixer)
         ctx.at = at
-        covers = len(x)
-        total: Tensor | None = None
-        for g, span in enumerate(block_slices(weight.shape[2], mixer.shape[1])):
-            c = at.convolve(
-                _block(x, span, at), weight[:, :, span].flatten(0, 1), covers * at.groups
-            )
-            c = c.unflatten(1, weight.shape[:2])
-            mixed = torch.einsum("rba,nar...->nbr...", mixer[:, g], c)
-            total = mixed if total is None else total.add_(mixed)
-        if total is None:
-            raise AssertionError("a mixer has at least one block")
-        return total.transpose(0, 1)
+        covers, units = weight.shape[:2]
+        parts = []
+        for few in x.split(_samples(x, units), 1):
+            total: Tensor | None = None
+            for g, span in enumerate(block_slices(weight.shape[2], mixer.shape[1])):
+                part = weight[:, :, span].flatten(0, 1)
+                c = at.convolve(_block(few, span, at), part, covers * at.groups)
+                mixed = torch.einsum(
+                    "rba,nar...->rbn...", mixer[:, g], c.unflatten(1, (covers, -1))
+                )
+                total = mixed if total is None else total.add_(mixed)
+            if total is None:
+                raise AssertionError("a mixer has at least one block")
+            parts.append(total.movedim(0, 2))
+        return torch.cat(parts, 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight, mixer = ctx.saved_tensors
         at: Geometry = ctx.at
-        covers = len(x)
+        covers, units = weight.shape[:2]
         need = ctx.needs_input_grad[:2]
-        grad = grads[0].transpose(0, 1)
+        size = _samples(x, units)
         grad_x = torch.empty_like(x) if need[0] else None
-        grad_weight = torch.empty_like(weight) if need[1] else None
-        for g, span in enumerate(block_slices(weight.shape[2], mixer.shape[1])):
-            c = torch.einsum("rba,nbr...->nar...", mixer[:, g], grad).flatten(1, 2)
-            part = weight[:, :, span]
-            to_x, to_weight = at.backward(
-                c, _block(x, span, at), part.flatten(0, 1), covers * at.groups, need
-            )
-            if grad_x is not None:
-                back = to_x.unflatten(1, (covers, at.groups, -1)).transpose(0, 1)
-                grad_x.unflatten(2, (at.groups, -1))[:, :, :, span] = back
-            if grad_weight is not None:
-                grad_weight[:, :, span] = to_weight.view(part.shape)
+        grad_weight = torch.zeros_like(weight) if need[1] else None
+        for start in range(0, x.shape[1], size):
+            few, grad = (t[:, start : start + size] for t in (x, grads[0]))
+            into = None if grad_x is None else grad_x[:, start : start + size]
+            for g, span in enumerate(block_slices(weight.shape[2], mixer.shape[1])):
+                c = torch.einsum("rba,bnr...->nar...", mixer[:, g], grad).flatten(1, 2)
+                part = weight[:, :, span]
+                to_x, to_weight = at.backward(
+                    c, _block(few, span, at), part.flatten(0, 1), covers * at.groups, need
+                )
+                if into is not None:
+                    back = to_x.unflatten(1, (covers, at.groups, -1)).transpose(0, 1)
+                    into.unflatten(2, (at.groups, -1))[:, :, :, span] = back
+                if grad_weight is not None:
+                    grad_weight[:, :, span] += to_weight.view(part.shape)
         return grad_x, grad_weight, None, None
+
+
+def _samples(x: Tensor, units: int) -> int:
+    """How many samples at a time: on a processor, as many as keep contributions in its cache."""
+    if x.device.type != "cpu":
+        return x.shape[1]
+    each = len(x) * units * x[0, 0, 0].numel()
+    return max(1, CACHE // each)
 
 
 def _block(x: Tensor, span: slice, at: Geometry) -> Tensor:

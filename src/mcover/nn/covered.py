@@ -44,7 +44,6 @@ class Covered(Covers):
         super().__init__(net, settings, lifted, state, seed)
         self._draw()
 
-    @torch.compiler.disable  # dynamo cannot follow `across`: compiled programs run this as it is
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs all covers on the same inputs."""
         if self.training:
@@ -97,14 +96,6 @@ class Covered(Covers):
         each = [self.cover(index)(*args, **kwargs) for index in range(self.covers)]
         return tree_map(lambda *ys: torch.stack(ys).mean(0) if _is(ys[0]) else ys[0], *each)
 
-    def report(self) -> Report:
-        """What was mixed, copied or shared, what it takes, and how the topology mixes."""
-        return report(self)
-
-    def save(self, folder: str | Path) -> None:
-        """Writes the covers to a folder, without pickle; :func:`mcover.nn.load` reads them."""
-        save(self, folder)
-
     def diagnostics(self) -> Diagnostics:
         """Overlaps between covers and their distances from the mean."""
         return diagnose(self)
@@ -114,6 +105,17 @@ class Covered(Covers):
     ) -> NDArray[np.float64]:
         """``loss(model)`` along the straight path from a cover to the mean of all."""
         return path_loss(self, loss, cover, points)
+
+    def report(self, *args: Any, **kwargs: Any) -> Report:
+        """What was lifted, mixed, copied or shared, and what it costs; print it for a table.
+
+        With an example of the model's inputs the cost is counted on it, otherwise estimated.
+        """
+        return report(self, *args, **kwargs)
+
+    def save(self, path: str | Path) -> tuple[Path, Path]:
+        """Writes ``path`` with the endings .safetensors and .json; :func:`mcover.nn.load` reads."""
+        return save(self, path)
 
     def _passes(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
         """Stacked and common tensors of each pass over the M covers: a stream or a destination."""
@@ -140,8 +142,14 @@ class Covered(Covers):
         """One pass over the M covers, each cover seeing the base's own shapes."""
         forms: list[tuple[list[Any], Any]] = []
 
+        places = self._places()
+
         def one_cover(own: dict[str, Tensor]) -> list[Tensor]:
-            output = functional_call(self.net, {**own, **common}, args, kwargs)
+            tensors = {place: own[name] for name in own for place in places[name]}
+            # Ties are ours to keep: functional_call leaves a module with two names half restored.
+            output = functional_call(
+                self.net, {**tensors, **common}, args, kwargs, tie_weights=False
+            )
             leaves, form = tree_flatten(output)
             forms.append((leaves, form))
             return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -152,6 +160,16 @@ class Covered(Covers):
         leaves, form = forms[-1]
         filled = [next(values) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return tree_unflatten(filled, form)
+
+    def _places(self) -> dict[str, list[str]]:
+        """Where each tensor is held: all its names, but one only for each module."""
+        held: dict[int, list[str]] = {}
+        for prefix, module in self.net.named_modules():
+            for name, value in (*module._parameters.items(), *module._buffers.items()):
+                if value is not None:
+                    held.setdefault(id(value), []).append(f"{prefix}.{name}".lstrip("."))
+        named = (*self.net.named_parameters(), *self.net.named_buffers())
+        return {name: held[id(value)] for name, value in named}
 
     def _draw(self) -> None:
         """Routes of draw number ``redraws``, each layer from its own stream."""

@@ -8,7 +8,7 @@ import torch
 from numpy.random import SeedSequence
 from torch import Tensor, nn
 
-from mcover.nn.layers import COVER, mixers_of
+from mcover.nn.layers import COVER, is_covered, mixers_of
 from mcover.nn.settings import Settings
 from mcover.routing import inverse
 
@@ -56,7 +56,7 @@ class Covers(nn.Module):
 
     @property
     def passes(self) -> int:
-        """Passes over the M covers in each forward."""
+        """Passes over the M covers in each forward: streams, or destinations."""
         if self.settings.routing == "messages":
             return self.settings.streams or 1
         return min(self.settings.destinations or len(self.routes), len(self.routes))
@@ -73,7 +73,7 @@ class Covers(nn.Module):
     def mixers(self) -> Iterator[tuple[str, Tensor, int, int]]:
         """Name, tensor, units and inputs of every mixer."""
         for prefix, layer in self.net.named_modules():
-            for name, units, inputs in mixers_of(layer) if hasattr(layer, "plain") else []:
+            for name, units, inputs in mixers_of(layer) if is_covered(layer) else []:
                 if getattr(layer, name) is not None:
                     yield f"{prefix}.{name}".lstrip("."), getattr(layer, name), units, inputs
 

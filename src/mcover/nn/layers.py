@@ -14,6 +14,7 @@ from typing import Any
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from mcover.errors import McoverError
 from mcover.nn.across import across
 from mcover.nn.affine import autocast, plus, routed_linear
 from mcover.nn.attention import attention
@@ -27,7 +28,7 @@ def linear(layer: Any, x: Tensor) -> Tensor:
 
 
 def embedding(layer: Any, ids: Tensor) -> Tensor:
-    rows = layer.plain.forward(layer, ids)
+    rows = layer.base_class.forward(layer, ids)
     if layer.mixer is None:
         return rows
     return across(lambda common, c, mixer: mix_outputs(c, mixer), rows, layer.mixer)
@@ -54,14 +55,21 @@ def convolution(layer: Any, x: Tensor) -> Tensor:
     return y.squeeze(0) if single else y
 
 
-def normalised(layer: Any, x: Tensor) -> Tensor:
-    """Running statistics in their own precision: under vmap torch cannot mix two."""
-    own = next((t for t in (layer.weight, layer.running_mean) if t is not None), x)
-    y: Tensor = layer.plain.forward(layer, x.to(own.dtype))
+def promoted(layer: Any, x: Tensor) -> Tensor:
+    """Layers that take inputs of lower precision than their own tensors, but not under vmap."""
+    if layer.training and getattr(layer, "momentum", 0) is None:
+        raise McoverError(
+            f"{layer.base_class.__name__}(momentum=None) counts batches in Python, which covers "
+            "cannot do in one pass; write momentum=0.1."
+        )
+    own = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), x)
+    y: Tensor = layer.base_class.forward(layer, x.to(own.dtype))
     return y.to(x.dtype)
 
 
 COVER = "cover_index"  # a buffer of looped layers: tells vmap that they depend on the cover
+
+_COVERED: dict[type[nn.Module], type[nn.Module]] = {}  # covered class to the base's
 
 Shape = tuple[str, int, int]  # a mixer's name, its units and its inputs
 
@@ -96,15 +104,12 @@ LOOPED = {
     kind.forward
     for kind in (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell, nn.EmbeddingBag)
 }
-
-
-NORMALISED = {nn.BatchNorm1d.forward, nn.InstanceNorm1d.forward}  # also those of 2d and 3d
+PROMOTED = {kind.forward for kind in (nn.BatchNorm2d, nn.InstanceNorm2d, nn.PReLU)}
 
 
 def mixers_of(layer: nn.Module) -> list[Shape]:
     """Name, units and inputs of each mixer that this layer takes; none if it does not mix."""
-    own = getattr(layer, "plain", type(layer))
-    _, shapes = MIXING.get(own.forward, (None, None))
+    _, shapes = MIXING.get(base_class(layer).forward, (None, None))
     # Appended keys and rows that a lookup rescales are not products with block messages.
     odd = getattr(layer, "bias_k", None) is not None or getattr(layer, "add_zero_attn", False)
     if shapes is None or odd or getattr(layer, "max_norm", None) is not None:
@@ -112,23 +117,38 @@ def mixers_of(layer: nn.Module) -> list[Shape]:
     return shapes(layer)
 
 
+def is_covered(layer: nn.Module) -> bool:
+    """Whether :func:`cover_layer` gave this layer its forward."""
+    return type(layer) in _COVERED
+
+
+def base_class(layer: nn.Module) -> type[nn.Module]:
+    """The class that a layer has in the base model."""
+    return _COVERED.get(type(layer), type(layer))
+
+
+def is_attention(layer: nn.Module) -> bool:
+    """Whether a layer runs the forward of ``nn.MultiheadAttention``."""
+    return type(layer).forward is nn.MultiheadAttention.forward
+
+
 def cover_layer(layer: nn.Module) -> None:
     """Gives a layer the forward of its kind on covers."""
     own = type(layer)
-    if own.forward in NORMALISED:
-        rule: Callable[..., Any] = normalised
-    else:
-        rule = looped if own.forward in LOOPED else MIXING[own.forward][0]
+    rules = dict.fromkeys(LOOPED, looped) | dict.fromkeys(PROMOTED, promoted)
+    rule = rules[own.forward] if own.forward in rules else MIXING[own.forward][0]
     layer.__class__ = _covered_class(own, rule)  # type: ignore[arg-type]  # classes do hash
 
 
 def plain_layer(layer: nn.Module) -> None:
     """Undoes :func:`cover_layer`, and takes away the mixers."""
-    layer.__class__ = layer.plain  # type: ignore[assignment]
+    layer.__class__ = base_class(layer)
     for name in [n for n in layer._buffers if n.startswith("mixer") or n == COVER]:
         delattr(layer, name)
 
 
 @cache
 def _covered_class(own: type[nn.Module], rule: Callable[..., Any]) -> type[nn.Module]:
-    return type(f"Covered{own.__name__}", (own,), {"forward": rule, "plain": own})
+    made = type(f"Covered{own.__name__}", (own,), {"forward": rule, "base_class": own})
+    _COVERED[made] = own
+    return made

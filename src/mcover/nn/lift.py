@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from mcover.errors import McoverError
 from mcover.nn.covered import Covered
-from mcover.nn.layers import COVER, LOOPED, NORMALISED, cover_layer, mixers_of
+from mcover.nn.layers import COVER, LOOPED, PROMOTED, cover_layer, is_attention, mixers_of
 from mcover.nn.mixers import mixer_shape
 from mcover.nn.selection import Select, selected_parameters
 from mcover.nn.settings import Granularity, Mixer, Routing, Settings
@@ -77,52 +79,63 @@ def lift(
     Raises:
         McoverError: what was asked for makes no sense; the message says what to write.
     """
-    given = None if isinstance(covers, int | np.integer) else list(covers)
-    count = int(covers) if isinstance(covers, int | np.integer) else len(list(covers))
+    given = None if isinstance(covers, int | np.integer) else _modules(covers)
+    count = int(covers) if isinstance(covers, int | np.integer) else len(given or ())
     settings = Settings(
         count, topology, routing, blocks, draws, noise, mixer, streams, bank, destinations,
         granularity, redraw_every,
     )  # fmt: skip
     topology.matrix(count)  # an impossible number of covers is refused before anything is copied
+    if isinstance(model, nn.Module) and any(isinstance(m, Covered) for m in model.modules()):
+        raise McoverError("the model is covered already; lift the base model, or its collapse().")
     sources = [model] * count if given is None else given
     check_sources(model, sources)
     names = selected_parameters(model, select)
     patterns = [buffers] if isinstance(buffers, str) else list(buffers)
     state = stateful_buffers(model, names, patterns)
+    root = seed_sequence(seed)
     spread = noise if given is None and count > 1 else 0.0
-    covered = assemble(model, sources, settings, names, state, seed_sequence(seed), spread)
+    net = stacked_copy(model, sources, names, state, spread, _generator(root))
     if freeze:
-        for name, value in covered.net.named_parameters():
+        for name, value in net.named_parameters():
             value.requires_grad_(value.requires_grad and name in names)
-    return covered
+    return cover(net, settings, names, state, root)
 
 
-def assemble(
-    model: nn.Module,
-    sources: Sequence[nn.Module],
+def cover(
+    net: nn.Module,
     settings: Settings,
     names: Sequence[str],
     state: Sequence[str],
-    seed: np.random.SeedSequence,
-    noise: float,
+    root: np.random.SeedSequence,
 ) -> Covered:
-    """A covered model of the named parameters and buffers, once everything has been checked."""
-    net = stacked_copy(model, sources, names, state, noise, _generator(seed))
+    """Makes a covered model of a net whose named tensors are stacks already."""
     handed = _cover_layers(net, set(names), settings)
-    return Covered(net, settings, tuple(names), (*state, *handed), seed)
+    return Covered(net, settings, tuple(names), (*state, *handed), root)
+
+
+def _modules(covers: Any) -> list[nn.Module]:
+    """The modules given as covers."""
+    if not isinstance(covers, Iterable) or isinstance(covers, str | nn.Module):
+        raise McoverError(
+            f"covers is {type(covers).__name__}; write how many, or a list of modules."
+        )
+    return list(covers)
 
 
 def _cover_layers(net: nn.Module, names: set[str], settings: Settings) -> list[str]:
     """Gives layers their covered forward and empty mixers; names what vmap must hand to them."""
     lifted = {id(net.get_parameter(name)) for name in names}
     handed = []
+    # Attention multiplies by its output projection itself, with a mixer of its own.
+    inside = {id(m.out_proj) for m in net.modules() if is_attention(m)}
     for prefix, layer in list(net.named_modules()):
-        shapes = mixers_of(layer)
+        shapes = [] if id(layer) in inside else mixers_of(layer)
         if type(layer).forward in LOOPED:
             layer.register_buffer(COVER, torch.arange(settings.covers), persistent=False)
             handed.append(f"{prefix}.{COVER}".lstrip("."))
             cover_layer(layer)
-        elif type(layer).forward in NORMALISED:
+        elif type(layer).forward in PROMOTED:
             cover_layer(layer)
         elif shapes and all(id(value) in lifted for value in layer.parameters()):
             mixes = settings.mixes and settings.routing == "messages"

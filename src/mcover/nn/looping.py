@@ -30,7 +30,9 @@ def looped(layer: Any, *args: Any, **kwargs: Any) -> Any:
                 leaves[spot] = tensor
             own_args, own_kwargs = tree_unflatten(leaves, form)
             with _holding(layer, dict(zip(names, here, strict=False))):
-                flat, returned = tree_flatten(layer.plain.forward(layer, *own_args, **own_kwargs))
+                flat, returned = tree_flatten(
+                    layer.base_class.forward(layer, *own_args, **own_kwargs)
+                )
             results.append(flat)
         shape.append(returned)
         return tuple(torch.stack(column) for column in zip(*results, strict=True))

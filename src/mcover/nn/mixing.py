@@ -1,7 +1,7 @@
 """Block messages mixed across covers: a[β] = Σ_g Σ_α Q̂[r,g,β,α] C[g,α] (the paper's MLP section).
 
 Mixers are constants, so backward needs activations, weights and Q̂, but never the contributions C:
-they are made for a few output units at a time, used and dropped, forward and backward.
+they are made for one block at a time, used and dropped, forward and backward.
 
 Shapes: x (M, N, inputs), weight (M, units, inputs), mixer (units, blocks, M, M) with row β the
 cover that reads, or (1, 1, M, M) where one kernel serves all units and blocks.
@@ -9,56 +9,42 @@ cover that reads, or (1, 1, M, M) where one kernel serves all units and blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# How many contributions exist at one time, forward and backward: enough for products of good size,
-# few enough to stay in cache.
-UNITS, BLOCKS = 128, 2
 
-
-def segments(inputs: int, blocks: int) -> Iterator[tuple[slice, slice]]:
-    """Blocks of near-equal size as runs of equal ones: (which blocks, which inputs) of each run.
-
-    >>> list(segments(10, 4))  # 3 + 3 + 2 + 2
-    [(slice(0, 2, None), slice(0, 6, None)), (slice(2, 4, None), slice(6, 10, None))]
-    """
-    size, wider = divmod(inputs, blocks)
-    if wider:
-        yield slice(0, wider), slice(0, wider * (size + 1))
-    if size:
-        yield slice(wider, blocks), slice(wider * (size + 1), inputs)
-
-
-def block_slices(inputs: int, blocks: int) -> list[slice]:
-    """The inputs of each block.
+def block_slices(inputs: int, blocks: int, taps: int = 1) -> list[slice]:
+    """The inputs of each block: blocks of near-equal size, inputs of ``taps`` numbers whole.
 
     >>> block_slices(5, 2)
     [slice(0, 3, None), slice(3, 5, None)]
     """
-    size, wider = divmod(inputs, blocks)
-    edges = [g * size + min(g, wider) for g in range(blocks + 1)]
+    size, wider = divmod(inputs // taps, blocks)
+    edges = [taps * (g * size + min(g, wider)) for g in range(blocks + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
-def mix_linear(x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
+def mix_linear(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None = None) -> Tensor:
     """The routed preactivations, shape (M, N, units), of inputs that differ between covers."""
     if is_shared(mixer):
-        return mix_outputs(torch.bmm(x, weight.transpose(1, 2)), mixer)
-    mixed: Tensor = _MixLinear.apply(x, weight, mixer)  # type: ignore[no-untyped-call]
+        y = mix_outputs(torch.bmm(x, weight.transpose(1, 2)), mixer)
+        return y if bias is None else y + bias.unsqueeze(1)
+    mixed: Tensor = _MixLinear.apply(x, weight, mixer, bias)  # type: ignore[no-untyped-call]
     return mixed
 
 
-def mix_common(x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
-    """The routed preactivations, shape (M, N, units), of one input (N, inputs) for all covers."""
-    if is_shared(mixer):
-        return mix_outputs(x @ weight.transpose(1, 2), mixer)
-    mixed: Tensor = _MixCommon.apply(x, weight, mixer)  # type: ignore[no-untyped-call]
-    return mixed
+def mix_common(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same where all covers share the inputs (N, inputs): one product with mixed weights."""
+    rows = mix_weights(weight, mixer).transpose(0, 1)
+    units, covers = rows.shape[:2]
+    if bias is None:
+        y = rows.flatten(0, 1) @ x.T
+    else:
+        y = torch.addmm(bias.T.reshape(-1, 1), rows.flatten(0, 1), x.T)
+    return y.view(units, covers, -1).permute(1, 2, 0)
 
 
 def mix_outputs(contributions: Tensor, mixer: Tensor) -> Tensor:
@@ -71,16 +57,14 @@ def mix_outputs(contributions: Tensor, mixer: Tensor) -> Tensor:
 def mix_weights(weight: Tensor, mixer: Tensor) -> Tensor:
     """W_eff[β] = Σ_α Q̂[r,g,β,α] W[α] on block g: all of the mixing where covers share the input.
 
-    Shape: weight (M, units, inputs, ...) to the same. Costs nothing per sample.
+    Shape: weight (M, units, inputs, ...) to the same, units first in memory. Costs nothing per
+    sample.
     """
     if is_shared(mixer):
         return torch.tensordot(mixer[0, 0], weight, dims=1)
-    parts = []
-    for which, span in segments(weight.shape[2], mixer.shape[1]):
-        part = weight[:, :, span]
-        rows = part.reshape(*part.shape[:2], which.stop - which.start, -1)
-        parts.append(torch.einsum("rgba,argi->brgi", mixer[:, which], rows).reshape(part.shape))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+    taps = weight[0, 0, 0].numel()
+    mixed: Tensor = _MixWeights.apply(weight.flatten(2), mixer, taps)  # type: ignore[no-untyped-call]
+    return mixed.view(weight.transpose(0, 1).shape).transpose(0, 1)
 
 
 def is_shared(mixer: Tensor) -> bool:
@@ -88,81 +72,85 @@ def is_shared(mixer: Tensor) -> bool:
     return mixer.shape[0] == mixer.shape[1] == 1
 
 
+class _MixWeights(torch.autograd.Function):
+    """(M, units, inputs) to (units, M, inputs), one block after the other through the cache."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, mixer: Tensor, taps: int) -> Tensor:
+        ctx.save_for_backward(mixer)
+        ctx.taps = taps
+        covers, units, inputs = weight.shape
+        result = weight.new_empty(units, covers, inputs)
+        rows = weight.transpose(0, 1)
+        for g, span in enumerate(block_slices(inputs, mixer.shape[1], taps)):
+            result[:, :, span] = torch.bmm(mixer[:, g], rows[:, :, span])
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (mixer,) = ctx.saved_tensors
+        units, covers, inputs = grads[0].shape
+        result = grads[0].new_empty(covers, units, inputs)
+        rows = result.transpose(0, 1)
+        for g, span in enumerate(block_slices(inputs, mixer.shape[1], ctx.taps)):
+            rows[:, :, span] = torch.bmm(mixer[:, g].transpose(1, 2), grads[0][:, :, span])
+        return result, None, None
+
+
 class _MixLinear(torch.autograd.Function):
-    """Feature-major throughout, (units, M, N): products are (units × inputs)(inputs × N), mixing is
-    one product for each unit, and what comes out is laid out as the next layer reads it.
+    """Products are (units × inputs)(inputs × N), mixing is a product for each unit.
+
+    In memory activations and their gradients lie as (units, M, N): what one layer writes the next
+    one reads, and the elementwise operations between them see one layout.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight, mixer)
         covers, count, inputs = x.shape
         units, blocks = mixer.shape[:2]
         columns = x.transpose(1, 2)
-        kernel = mixer.transpose(1, 2).reshape(units, covers, blocks * covers)
+        c = x.new_empty(covers, units, count)
         result = x.new_empty(units, covers, count)
-        for rows in _chunks(units):
-            c = x.new_empty(blocks, covers, rows.stop - rows.start, count)
-            for g, span in enumerate(block_slices(inputs, blocks)):
-                torch.bmm(weight[:, rows, span], columns[:, span], out=c[g])
-            torch.bmm(kernel[rows], c.flatten(0, 1).transpose(0, 1), out=result[rows])
+        if bias is not None:
+            result.copy_(bias.T.unsqueeze(-1))
+        for g, span in enumerate(block_slices(inputs, blocks)):
+            _products(weight[:, :, span], columns[:, span], out=c)
+            # beta=0 ignores what is in the fresh memory, even where that is not a number
+            fresh = g == 0 and bias is None
+            beta = 0 if fresh else 1
+            torch.baddbmm(result, mixer[:, g], c.transpose(0, 1), beta=beta, out=result)
         return result.permute(1, 2, 0)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mixer = ctx.saved_tensors
         covers, count, inputs = x.shape
         units, blocks = mixer.shape[:2]
         grad = grads[0].permute(2, 0, 1).contiguous()
-        kernel = mixer.permute(0, 1, 3, 2).reshape(units, blocks * covers, covers)
-        need_x, need_weight = ctx.needs_input_grad[:2]
-        grad_x = x.new_empty(inputs, covers, count).transpose(0, 1) if need_x else None
+        need_x, need_weight, _, need_bias = ctx.needs_input_grad
+        grad_x = x.new_empty(inputs, covers, count) if need_x else None
         grad_weight = torch.empty_like(weight) if need_weight else None
-        spans = block_slices(inputs, blocks)
-        for first in range(0, blocks, BLOCKS):
-            there = slice(first * covers, (first + BLOCKS) * covers)
-            c = torch.bmm(kernel[:, there], grad).unflatten(1, (-1, covers))
-            for g, span in enumerate(spans[first : first + BLOCKS]):
-                back = c[:, g].transpose(0, 1)
-                if grad_weight is not None:
-                    grad_weight[:, :, span] = torch.bmm(back, x[:, :, span])
-                if grad_x is not None:
-                    torch.bmm(weight[:, :, span].transpose(1, 2), back, out=grad_x[:, span])
-        return None if grad_x is None else grad_x.transpose(1, 2), grad_weight, None
+        c = x.new_empty(units, covers, count)
+        for g, span in enumerate(block_slices(inputs, blocks)):
+            torch.bmm(mixer[:, g].transpose(1, 2), grad, out=c)
+            errors = c.transpose(0, 1)
+            if grad_weight is not None:
+                _products(errors, x[:, :, span], out=grad_weight[:, :, span])
+            if grad_x is not None:
+                to_x = weight[:, :, span].transpose(1, 2)
+                _products(to_x, errors, out=grad_x[span].transpose(0, 1))
+        grad_bias = grad.sum(2).T if need_bias else None
+        return None if grad_x is None else grad_x.permute(1, 2, 0), grad_weight, None, grad_bias
 
 
-class _MixCommon(torch.autograd.Function):
-    """One input (N, inputs) for all covers: mix the weights, then one product for all covers."""
+def _products(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """A matrix product for each cover, into slices of larger tensors.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor) -> Tensor:
-        rows = _mix_rows(weight.transpose(0, 1), mixer)
-        ctx.save_for_backward(x, mixer, rows if ctx.needs_input_grad[0] else None)
-        y = rows.flatten(0, 1) @ x.T
-        return y.unflatten(0, rows.shape[:2]).permute(1, 2, 0)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        x, mixer, rows = ctx.saved_tensors
-        grad = grads[0].permute(2, 0, 1).contiguous().flatten(0, 1)
-        grad_x = grad.T @ rows.flatten(0, 1) if ctx.needs_input_grad[0] else None
-        grad_weight = None
-        if ctx.needs_input_grad[1]:
-            back = (grad @ x).unflatten(0, mixer.shape[::2])
-            like = back.new_empty(back.shape[1], back.shape[0], back.shape[2])
-            grad_weight = _mix_rows(back, mixer.transpose(2, 3), like.transpose(0, 1))
-            grad_weight = grad_weight.transpose(0, 1)
-        return grad_x, grad_weight, None
-
-
-def _mix_rows(rows: Tensor, mixer: Tensor, out: Tensor | None = None) -> Tensor:
-    """Σ_α Q̂[r,g,β,α] W[r,α,i∈g], shape (units, M, inputs): one product for each unit and block."""
-    out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device) if out is None else out
-    for g, span in enumerate(block_slices(rows.shape[2], mixer.shape[1])):
-        out[:, :, span] = torch.bmm(mixer[:, g], rows[:, :, span])
-    return out
-
-
-def _chunks(units: int) -> Iterator[slice]:
-    for start in range(0, units, UNITS):
-        yield slice(start, min(start + UNITS, units))
+    On a processor BLAS writes into a slice as it is; ``bmm`` would go through a copy of it.
+    """
+    if out.device.type == "cpu":
+        for left, right, into in zip(a, b, out, strict=True):
+            torch.mm(left, right, out=into)
+    else:
+        out.copy_(torch.bmm(a, b))

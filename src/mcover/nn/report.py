@@ -1,136 +1,189 @@
-"""What a lift did to a model, in a table."""
+"""What a lift did to a model: which modules mix, what it costs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from mcover.facts import Facts
+from mcover.nn.collapse import one_cover
 from mcover.nn.covers import Covers
-from mcover.nn.layers import mixers_of
-
-Treatment = Literal["mixed", "gathered", "copied", "shared"]
+from mcover.nn.layers import base_class
+from mcover.nn.settings import Settings
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One module with parameters of its own.
+class Row:
+    """One module that holds parameters.
 
     Attributes:
-        name: in the base model; "" is the model itself.
-        kind: its class.
-        treatment: messages "mixed" across covers, weights "gathered" along routes, one copy for
-            each cover ("copied"), or one for all ("shared").
-        parameters: of one cover; tied parameters count where they come first.
-        mixer_bytes: taken by its mixers.
-        cost: products per sample and position relative to the base layer's.
+        name: in the base model.
+        kind: the layer's class.
+        fate: "mixed" (its block messages cross), "routed" (its weights are gathered along routes),
+            "copied" (one per cover), "shared", or "frozen" (shared and not trained).
+        parameters: in the base model.
+        covered: in the covered model.
+        blocks: of its mixer; 0 where it does not mix.
     """
 
     name: str
     kind: str
-    treatment: Treatment
+    fate: str
     parameters: int
-    mixer_bytes: int
-    cost: float
+    covered: int
+    blocks: int
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was lifted, what it takes and how the topology mixes; ``print`` shows a table.
+    """What :meth:`Covered.report` returns; printed, it is a table.
 
     Attributes:
-        covers: M.
-        entries: one for each module with parameters.
-        base_parameters: of the base model.
-        parameters: of the covered model.
-        extra_bytes: memory beyond the base model: parameters, per-cover buffers, mixers, routes.
-        cost: cost of a step relative to the base, weighted by parameters: an estimate that counts
-            products and leaves out what depends on the machine.
-        facts: spectral gap, drift and width of the topology.
+        settings: what was asked for.
+        rows: one for each module with parameters of its own.
+        parameters: of the base model; a tied tensor counts once.
+        covered: of the covered model.
+        extra_bytes: what the covered model keeps beyond the base: covers, mixers, routes.
+        cost: multiply-adds of a step relative to the base's.
+        counted: whether the cost was counted on an example. Otherwise it is an estimate that uses
+            each weight once, runs shared layers once and lets every mixing layer mix messages.
+        facts: of the topology.
     """
 
-    covers: int
-    entries: tuple[Entry, ...]
-    base_parameters: int
+    settings: Settings
+    rows: tuple[Row, ...]
     parameters: int
+    covered: int
     extra_bytes: int
     cost: float
+    counted: bool
     facts: Facts
 
     def __str__(self) -> str:
-        rows = [("module", "class", "treatment", "parameters", "mixers")]
-        rows += [
-            (e.name or "(model)", e.kind, e.treatment, f"{e.parameters:,}", f"{e.mixer_bytes:,} B")
-            for e in self.entries
-        ]
-        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        header = ["module", "layer", "fate", "blocks", "parameters", "covered"]
         lines = [
-            "  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows
+            [row.name or "(model)", row.kind, row.fate, str(row.blocks or ""),
+             f"{row.parameters:,}", f"{row.covered:,}"]
+            for row in self.rows
+        ]  # fmt: skip
+        widths = [max(len(line[i]) for line in [header, *lines]) for i in range(len(header))]
+        table = [
+            "  ".join(
+                cell.ljust(width) if i < 3 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in [header, *lines]
         ]
-        f = self.facts
-        lines += [
-            f"{self.covers} covers: {self.parameters:,} parameters "
-            f"(base {self.base_parameters:,}), "
-            f"{self.extra_bytes:,} bytes beyond the base, about {self.cost:.2f} base steps a step",
-            f"topology: spectral gap {f.spectral_gap:.3f}, drift {f.drift:.2f}, "
-            f"reads from {f.effective_width:.2f} covers",
-        ]
-        return "\n".join(lines)
+        how = "counted on the example" if self.counted else "estimated from the weights"
+        return "\n".join([
+            f"{self.settings.covers} covers, {self.settings.topology!r}, "
+            f"routing={self.settings.routing!r}",
+            *table,
+            f"parameters: {self.parameters:,} in the base, {self.covered:,} covered",
+            f"extra memory: {_readable(self.extra_bytes)} for parameters, mixers and routes",
+            f"cost of a step: {self.cost:.2f} times the base's multiply-adds, {how}",
+            f"topology: spectral gap {self.facts.spectral_gap:.3f}, "
+            f"drift {self.facts.drift:.3f}, effective width {self.facts.effective_width:.2f}",
+        ])  # fmt: skip
 
 
-def report(covered: Covers) -> Report:
-    """The report of a covered model; see :meth:`Covered.report`."""
-    settings = covered.settings
-    stacked = {id(stack) for stack in covered.stacks().values()}
-    seen: set[int] = set()
-    entries = [
-        _entry(covered, name, module, stacked, seen)
-        for name, module in covered.net.named_modules()
-        if module._parameters and not name.endswith(".out_proj")
-    ]
-    base = sum(e.parameters for e in entries)
-    total = sum(value.numel() for value in covered.net.parameters())
-    held = {id(t): t for t in [*covered.parameters(), *covered.buffers()]}
-    here = sum(t.numel() * t.element_size() for t in held.values())
-    stacks = [*covered.stacks().values(), *covered.state_stacks().values()]
-    mixers = sum(e.mixer_bytes for e in entries)
-    routes = sum(t.numel() * t.element_size() for t in covered._buffers.values() if t is not None)
-    copies = sum(t.numel() * t.element_size() for t in stacks)
-    extra = copies - copies // settings.covers + mixers + routes
+def report(covered: Covers, *args: Any, **kwargs: Any) -> Report:
+    """See :meth:`Covered.report`."""
+    stacks = {id(stack) for stack in covered.stacks().values()}
+    blocks = _blocks(covered)
+    rows: list[Row] = []
+    every: dict[int, Tensor] = {}
+    products = 0
+    for name, module in covered.net.named_modules():
+        own = list(module.parameters(recurse=False))
+        if not own:
+            continue
+        every |= {id(value): value for value in own}
+        here = sum(_base_size(covered, value, stacks) for value in own)
+        there = sum(value.numel() for value in own)
+        lifted = any(id(value) in stacks for value in own)
+        trained = any(value.requires_grad for value in own)
+        fate = _fate(covered, lifted, trained, id(module) in blocks)
+        kind = base_class(module).__name__
+        rows.append(Row(name, kind, fate, here, there, max(blocks.get(id(module), [0]))))
+        products += there
     passes = covered.passes
-    weighted = sum(e.cost * e.parameters for e in entries) / max(base, 1)
-    facts = settings.topology.facts(settings.covers)
-    return Report(settings.covers, tuple(entries), base, total, min(extra, here), weighted * passes,
-                  facts)  # fmt: skip
+    base = sum(_base_size(covered, value, stacks) for value in every.values())
+    crossing = sum(units * _width(m) * covered.covers**2 for _, m, units, _ in covered.mixers())
+    cost = passes * (products + crossing) / sum(row.parameters for row in rows)
+    if args or kwargs:
+        cost = _flops(covered, args, kwargs) / max(_flops(one_cover(covered, 0), args, kwargs), 1)
+    return Report(
+        covered.settings,
+        tuple(rows),
+        base,
+        sum(value.numel() for value in every.values()),
+        _bytes(covered.state_dict().values()) - _bytes(one_cover(covered, 0).state_dict().values()),
+        cost,
+        bool(args or kwargs),
+        covered.settings.topology.facts(covered.covers),
+    )
 
 
-def _entry(
-    covered: Covers, name: str, module: nn.Module, stacked: set[int], seen: set[int]
-) -> Entry:
-    covers = covered.covers
-    deep = isinstance(module, nn.MultiheadAttention)  # its projection has no forward of its own
-    own = [p for p in module.parameters(recurse=deep) if p is not None]
-    lifted = [p for p in own if id(p) in stacked]
-    count = 0
-    for value in own:
-        if id(value) not in seen:
-            seen.add(id(value))
-            count += value.numel() // (covers if id(value) in stacked else 1)
-    names = [n for n in module._buffers if n.startswith("mixer") and module._buffers[n] is not None]
-    kind = getattr(module, "plain", type(module)).__name__
-    if names:
-        mixers = [getattr(module, n) for n in names]
-        size = sum(m.numel() * m.element_size() for m in mixers)
-        # M products, and M² of one number for each block where M · inputs stood.
-        share = [
-            m.shape[-3] / inputs
-            for m, (_, _, inputs) in zip(mixers, mixers_of(module), strict=True)
-        ]
-        cost = covers * (1 + covers * sum(share) / len(share))
-        return Entry(name, kind, "mixed", count, size, cost)
+def _fate(covered: Covers, lifted: bool, trained: bool, mixes: bool) -> str:
     if not lifted:
-        return Entry(name, kind, "shared", count, 0, 1.0)
-    gathered = covered.settings.routing == "weights"
-    return Entry(name, kind, "gathered" if gathered else "copied", count, 0, float(covers))
+        return "shared" if trained else "frozen"
+    if covered.settings.routing == "weights":
+        return "routed"
+    return "mixed" if mixes else "copied"
+
+
+def _blocks(covered: Covers) -> dict[int, list[int]]:
+    """The blocks of each module that mixes, by its id; attention mixes its output projection."""
+    found: dict[int, list[int]] = {}
+    for name, mixer, _, _ in covered.mixers():
+        layer = covered.net.get_submodule(name.rpartition(".")[0])
+        owner = layer.out_proj if name.endswith("mixer_out") else layer
+        found.setdefault(id(owner), []).append(_width(mixer))
+    return found
+
+
+def _width(mixer: Tensor) -> int:
+    return mixer.shape[-3]
+
+
+def _base_size(covered: Covers, value: Tensor, stacks: set[int]) -> int:
+    return value.numel() // covered.covers if id(value) in stacks else value.numel()
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of these tensors, a tied one once."""
+    sizes: dict[int, int] = {t.data_ptr(): t.nbytes for t in tensors if t.numel()}
+    return sum(sizes.values())
+
+
+def _flops(model: nn.Module, args: Any, kwargs: Any) -> int:
+    """Multiply-adds (twice) of one forward in evaluation mode, which leaves no trace.
+
+    With gradients: without, torch may take fused kernels whose operations it does not count.
+    """
+    training = model.training
+    try:
+        with FlopCounterMode(display=False) as counter, torch.enable_grad():
+            model.eval()(*args, **kwargs)
+    finally:
+        model.train(training)
+    return int(counter.get_total_flops())
+
+
+def _readable(count: float) -> str:
+    """Bytes for a person.
+
+    >>> _readable(3_500_000)
+    '3.5 MB'
+    """
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

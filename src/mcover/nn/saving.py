@@ -1,4 +1,4 @@
-"""Covered models to disk: tensors in safetensors, the rest in a small JSON file beside them."""
+"""A covered model on disk: tensors in safetensors, everything else in a JSON file beside them."""
 
 from __future__ import annotations
 
@@ -6,50 +6,62 @@ import json
 import os
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mcover.nn.covers import Covers
 
-TENSORS, CONFIG = "covered.safetensors", "covered.json"
 FORMAT = 1
 
 
-def save(covered: Covers, folder: str | Path) -> None:
-    """Writes ``covered.safetensors`` and ``covered.json`` into a folder, made if it is not there.
+def save(covered: Covers, path: str | Path) -> tuple[Path, Path]:
+    """Writes both files; see :meth:`Covered.save`."""
+    from safetensors.torch import save_file
 
-    Nothing is pickled. The base model's code is not stored: :func:`load` is given a model.
-    """
-    from safetensors.torch import save_file  # an extra: imported where it is used
-
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    seed = covered.seed
-    config = {
+    tensors, tied = _once(covered.state_dict())
+    plain = {
         "format": FORMAT,
+        "model": class_name(covered.net),
         "settings": covered.settings.to_dict(),
         "lifted": list(covered.lifted),
         "state": list(covered.state_stacks()),
-        "entropy": seed.entropy,
-        "spawn_key": list(seed.spawn_key),
-        "steps": covered.steps,
-        "redraws": covered.redraws,
+        "frozen": [n for n, value in covered.net.named_parameters() if not value.requires_grad],
+        "seed": {"entropy": covered.seed.entropy, "spawn_key": list(covered.seed.spawn_key)},
+        "tied": tied,
     }
+    weights, config = paths(path)
+    weights.parent.mkdir(parents=True, exist_ok=True)
     # Both are written whole beside what is there, and only then put in its place.
-    beside = {name: folder / f".{name}.{os.getpid()}" for name in (CONFIG, TENSORS)}
+    beside = {file: file.with_name(f".{file.name}.{os.getpid()}") for file in (weights, config)}
     try:
-        beside[CONFIG].write_text(json.dumps(config, indent=2) + "\n")
-        save_file(tensors(covered), beside[TENSORS])
-        for name, path in beside.items():
-            path.replace(folder / name)
+        save_file(tensors, str(beside[weights]))
+        beside[config].write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+        for file, written in beside.items():
+            written.replace(file)
     finally:
-        for path in beside.values():
-            path.unlink(missing_ok=True)
+        for written in beside.values():
+            written.unlink(missing_ok=True)
+    return weights, config
 
 
-def tensors(covered: Covers) -> dict[str, Tensor]:
-    """Each tensor of the state once, though it may have several names."""
-    unique: dict[int, tuple[str, Tensor]] = {}
-    for name, value in covered.state_dict(keep_vars=True).items():
-        if not name.endswith("_extra_state"):
-            unique.setdefault(id(value), (name, value.detach()))
-    return dict(unique.values())
+def _once(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor under its first name, and the other names of those that are tied."""
+    first: dict[tuple[int, tuple[int, ...]], str] = {}
+    tensors, tied = {}, {}
+    for name, value in state.items():
+        key = value.data_ptr(), tuple(value.shape)
+        if value.numel() and key in first:
+            tied[name] = first[key]
+        else:
+            first[key] = name
+            tensors[name] = value.detach().contiguous()
+    return tensors, tied
+
+
+def paths(path: str | Path) -> tuple[Path, Path]:
+    path = Path(path)
+    stem = path.with_suffix("") if path.suffix in (".safetensors", ".json") else path
+    return stem.with_name(stem.name + ".safetensors"), stem.with_name(stem.name + ".json")
+
+
+def class_name(model: nn.Module) -> str:
+    return f"{type(model).__module__}.{type(model).__qualname__}"

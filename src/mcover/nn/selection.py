@@ -67,6 +67,6 @@ def ancestors(name: str) -> list[str]:
 
 
 def _available(model: nn.Module) -> str:
-    names = [name for name, module in model.named_modules() if name and list(module.parameters())]
+    names = [name for name, module in model.named_modules() if name and [*module.parameters()]]
     names += [name for name, _ in model.named_parameters(recurse=False)]
     return ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")

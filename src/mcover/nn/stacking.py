@@ -19,8 +19,8 @@ def stacked_copy(
     sources: Sequence[nn.Module],
     parameters: Sequence[str],
     buffers: Sequence[str],
-    noise: float,
-    generator: torch.Generator,
+    noise: float = 0.0,
+    generator: torch.Generator | None = None,
 ) -> nn.Module:
     """A copy of ``model`` in which the named tensors have shape (M, *shape).
 
@@ -78,9 +78,11 @@ def check_sources(model: nn.Module, sources: Sequence[nn.Module]) -> None:
             raise McoverError(f"{name!r} is not initialised yet; run one batch through the model.")
     if not any(True for _ in model.parameters()):
         raise McoverError("the model has no parameters, so there is nothing to lift.")
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    expected = _shapes(model)
     for index, source in enumerate(sources):
-        seen = {name: tuple(value.shape) for name, value in source.state_dict().items()}
+        if not isinstance(source, nn.Module):
+            raise McoverError(f"cover {index} is {type(source).__name__}, not a torch.nn.Module.")
+        seen = _shapes(source)
         different = sorted(
             name for name in expected.keys() | seen.keys() if expected.get(name) != seen.get(name)
         )
@@ -91,3 +93,8 @@ def check_sources(model: nn.Module, sources: Sequence[nn.Module]) -> None:
                 f"{expected.get(name, 'nothing')}, the cover {seen.get(name, 'nothing')}; "
                 "give modules of one architecture."
             )
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    state = model.state_dict()
+    return {name: tuple(value.shape) for name, value in state.items() if torch.is_tensor(value)}

@@ -1,0 +1,322 @@
+"""Lifting a part, and what a covered model can be put through: reports, files, copies."""
+
+import copy
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import nn  # noqa: E402
+
+from mcover import GaussianRing, McoverError, Uniform, cover_loss, lift  # noqa: E402
+from mcover.nn import load  # noqa: E402
+from tiny_models import MODELS, Convolutional, Perceptron, Transformer, tiny  # noqa: E402
+
+torch.set_num_threads(1)
+
+RING = GaussianRing(1.5, shift=2)
+NAMES = {"argvalues": MODELS, "ids": lambda kind: kind.__name__}
+ROUTINGS = ["messages", "weights"]
+
+
+class Adapted(nn.Module):
+    """A linear map with a low-rank correction, as in LoRA."""
+
+    def __init__(self, width: int, rank: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(width, width)
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+def test_names_globs_and_predicates_select_the_same():
+    model = tiny(Perceptron)[0]
+    ways = ["out", ["out"], "ou*", ["out.weight", "out.bias"], lambda name, module: name == "out"]
+    for select in ways:
+        covered = lift(model, 3, RING, select=select, seed=0)
+        assert covered.lifted == ("out.weight", "out.bias")
+        assert covered.net.hidden.weight.shape == (6, 7)
+        assert covered.net.out.weight.shape == (3, 3, 5)
+        assert type(covered.net.hidden) is nn.Linear
+    everything = lift(model, 3, RING, select=lambda name, module: isinstance(module, nn.Linear))
+    assert len(everything.lifted) == 5
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_what_is_not_selected_is_shared_and_trained_by_all_covers(routing):
+    model, x = tiny(Perceptron)
+    covered = lift(model, 3, RING, routing, select="out", noise=0.3, seed=0)
+    cover_loss(F.mse_loss, covered(x), torch.zeros(4, 3).double()).backward()
+    assert covered.net.hidden.weight.grad.shape == (6, 7)
+    assert covered.net.hidden.weight.grad.abs().sum() > 0
+    net = covered.collapse()
+    assert torch.equal(net.hidden.weight, covered.net.hidden.weight)
+    assert net.out.weight.shape == (3, 5)
+
+
+def test_a_frozen_trunk_is_neither_trained_nor_repeated():
+    calls = []
+
+    class Trunk(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            calls.append(torch._C._functorch.is_batchedtensor(y))
+            return y
+
+    model = nn.Sequential(Trunk(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    covered = lift(model, 4, RING, select="2", freeze=True, seed=0)
+    trained = [name for name, value in covered.named_parameters() if value.requires_grad]
+    assert trained == ["net.2.weight", "net.2.bias"]
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    before = copy.deepcopy(covered.net[0].state_dict())
+    optimizer = torch.optim.AdamW([p for p in covered.parameters() if p.requires_grad], lr=0.1)
+    cover_loss(F.mse_loss, covered(x), torch.zeros(5, 2)).backward()
+    optimizer.step()
+    assert calls == [False]  # one pass for all covers
+    assert covered.net[0].weight.grad is None
+    for name, value in covered.net[0].state_dict().items():
+        assert torch.equal(value, before[name])
+    assert covered.report(x).cost < 3
+
+
+def test_covers_of_low_rank_adapters_cost_little():
+    model = nn.Sequential(Adapted(64, 2), nn.Tanh(), Adapted(64, 2))
+    covered = lift(model, 5, RING, select=["*.down", "*.up"], freeze=True, seed=0)
+    report = covered.report()
+    assert report.covered < 1.3 * report.parameters
+    fates = {row.name: row.fate for row in report.rows}
+    assert fates == {
+        "0.base": "frozen", "0.down": "mixed", "0.up": "mixed",
+        "2.base": "frozen", "2.down": "mixed", "2.up": "mixed",
+    }  # fmt: skip
+    assert covered(torch.zeros(3, 64)).shape == (5, 3, 64)
+    assert list(covered.collapse().state_dict()) == list(model.state_dict())
+
+
+def test_a_selected_name_of_a_tied_weight_lifts_both():
+    model, x = tiny(Transformer)
+    covered = lift(model, 3, RING, select="head", seed=0)
+    assert covered.net.embed.weight is covered.net.head.weight
+    assert covered.lifted == ("embed.weight",)
+    assert covered(x).shape == (3, 3, 5, 6)
+
+
+@pytest.mark.parametrize("select", ["haed", ["out", "nothing.*"], [], lambda n, m: False])
+def test_a_selector_that_matches_nothing_shows_the_names(select):
+    with pytest.raises(McoverError, match=r"matches no parameters. Available: hidden, middle, out"):
+        lift(tiny(Perceptron)[0], 3, RING, select=select)
+
+
+def test_the_report_says_what_became_of_each_module():
+    model, _ = tiny(Transformer)
+    report = lift(model, 3, RING, seed=0).report()
+    fates = {row.name: (row.fate, row.blocks) for row in report.rows}
+    assert fates == {
+        "": ("copied", 0), "embed": ("mixed", 1), "attention": ("mixed", 4),
+        "attention.out_proj": ("mixed", 4), "norm": ("copied", 0), "feed": ("mixed", 4),
+        "back": ("mixed", 5), "head": ("mixed", 4),
+    }  # fmt: skip
+    assert report.parameters == sum(p.numel() for p in model.parameters())
+    assert report.covered == 3 * report.parameters
+    assert report.facts == RING.facts(3)
+    directed = lift(model, 3, RING, "weights", seed=0).report()
+    assert {row.fate for row in directed.rows} == {"routed"}
+    for word in ("extra memory", "cost of a step", "spectral gap", "drift", "LayerNorm"):
+        assert word in str(report)
+
+
+def test_the_report_counts_cost_and_memory():
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))
+    x = torch.zeros(4, 64)
+    covered = lift(model, 4, RING, blocks=8, seed=0)
+    report = covered.report(x)
+    # The first layer mixes weights, once a batch: Σ_g Q̂ W. The second mixes messages.
+    first = 4 * (4 * 64 * 32) + 4 * 4 * 64 * 32
+    second = 4 * (4 * 32 * 16 + 4 * 4 * 8 * 16)
+    assert report.cost == pytest.approx((first + second) / (4 * (64 * 32 + 32 * 16)))
+    assert report.counted
+    mixers = (32 + 16) * 8 * 16 * 4
+    counters = 2 * 8
+    assert report.extra_bytes == 3 * 4 * report.parameters + mixers + counters
+    streams = lift(model, 4, RING, streams=2, seed=0).report()
+    assert streams.cost == pytest.approx(2 * covered.report().cost)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("kind", **NAMES)
+def test_states_files_and_copies_go_on_where_the_model_was(kind, routing, tmp_path):
+    model, x = tiny(kind)
+    covered = lift(model, 3, RING, routing, noise=0.3, redraw_every=2, bank=3, seed=0)
+    for _ in range(3):
+        covered(x)
+    other = lift(model, 3, RING, routing, noise=0.1, redraw_every=2, bank=3, seed=0)
+    other.load_state_dict(covered.state_dict())
+    weights, config = covered.save(tmp_path / "covered")
+    assert (weights.name, config.name) == ("covered.safetensors", "covered.json")
+    loaded = load(tmp_path / "covered", tiny(kind, seed=9)[0])
+    copied = copy.deepcopy(covered)
+    assert loaded.settings == covered.settings
+    want = [covered(x) for _ in range(3)]  # through a redraw
+    for again in (other, loaded, copied):
+        for value in want:
+            torch.testing.assert_close(again(x), value, rtol=0, atol=0)
+        for name, value in covered.collapse().state_dict().items():
+            assert torch.equal(again.collapse().state_dict()[name], value), name
+
+
+def test_files_hold_the_tied_weight_once_and_what_is_frozen(tmp_path):
+    from safetensors import safe_open
+
+    model = tiny(Transformer)[0]
+    covered = lift(model, 3, RING, select=["embed", "feed"], freeze=True, seed=7)
+    weights, config = covered.save(tmp_path / "a.safetensors")
+    with safe_open(weights, "pt") as file:
+        assert ("net.embed.weight" in file.keys()) != ("net.head.weight" in file.keys())  # noqa: SIM118
+    loaded = load(config, model)
+    assert loaded.net.head.weight is loaded.net.embed.weight
+    assert [p.requires_grad for p in loaded.parameters()] == [
+        p.requires_grad for p in covered.parameters()
+    ]
+    plain = json.loads(config.read_text())
+    assert plain["settings"]["topology"] == RING.to_dict()
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    covered = lift(tiny(Perceptron)[0], 3, RING, seed=0)
+    _, config = covered.save(tmp_path / "a")
+    with pytest.raises(McoverError, match="does not exist"):
+        load(tmp_path / "b", tiny(Perceptron)[0])
+    with pytest.raises(McoverError, match=r"which this tiny_models.Convolutional does not have"):
+        load(tmp_path / "a", tiny(Convolutional)[0])
+    with pytest.raises(McoverError, match="same architecture and dtype"):
+        load(tmp_path / "a", tiny(Perceptron)[0].float())
+    config.write_text("{}")
+    with pytest.raises(McoverError, match=r"not what covered.save"):
+        load(tmp_path / "a", tiny(Perceptron)[0])
+    config.write_text('{"format": 99}')
+    with pytest.raises(McoverError, match="format 99"):
+        load(tmp_path / "a", tiny(Perceptron)[0])
+
+
+def test_nested_containers_and_a_covered_part_of_a_larger_model():
+    part = nn.ModuleDict({"a": nn.ModuleList([nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 3))])})
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = part
+            self.again = part["a"][0]  # a module under two names
+
+        def forward(self, x):
+            return self.inner["a"][1](torch.tanh(self.again(self.inner["a"][0](x))))
+
+    covered = lift(Outer(), 3, RING, seed=0)
+    assert covered.net.again is covered.net.inner["a"][0]
+    larger = nn.Sequential(nn.Linear(2, 4), covered)
+    larger(torch.zeros(5, 2)).sum().backward()
+    assert larger[0].weight.grad is not None
+    assert set(covered.collapse().state_dict()) == set(Outer().state_dict())
+
+
+def test_layers_of_torch_that_hold_attention_run_in_both_modes():
+    layer = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 2,
+        enable_nested_tensor=False,
+    ).double()  # fmt: skip
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    hidden = torch.zeros(2, 5, dtype=torch.bool)
+    hidden[0, 3:] = True
+    covered = lift(layer, 3, RING, noise=0.0, mixer="exact", seed=0)
+    for model in (covered, covered.eval()):  # equal covers: mixing changes nothing
+        got = model(x, src_key_padding_mask=hidden)
+        want = layer(x, src_key_padding_mask=hidden)
+        torch.testing.assert_close(got[1], want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:There is a performance drop")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Conv1d(4, 6, 3, padding="same", padding_mode="circular"),
+        lambda: nn.Conv1d(4, 4, 3, groups=4),
+        lambda: nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2),
+        lambda: nn.Conv1d(4, 6, 4, padding="same"),
+        lambda: nn.GRU(7, 3),
+        lambda: nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.InstanceNorm1d(4, affine=True)),
+        lambda: nn.ConvTranspose1d(4, 6, 3),
+        lambda: nn.Bilinear(7, 7, 2),
+    ],
+)
+def test_equal_covers_compute_what_the_base_computes(make):
+    """Mixers have rows that sum to one, so equal covers pass through any lift unchanged."""
+    layer = make().double()
+    x = torch.randn(2, 4, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    args = (x, x) if isinstance(layer, nn.Bilinear) else (x,)
+    for routing in ROUTINGS:
+        got = lift(layer, 3, RING, routing, noise=0.0, seed=0)(*args)
+        got, want = (y[0] if isinstance(y, tuple) else y for y in (got, layer(*args)))
+        for cover in got:
+            torch.testing.assert_close(cover, want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"covers": 0}, "covers"),
+        ({"routing": "both"}, "routing is 'both'"),
+        ({"blocks": 0}, "blocks is 0"),
+        ({"draws": 1.5}, "draws is 1.5"),
+        ({"noise": -1}, "noise is -1"),
+        ({"mixer": "mean"}, "mixer is 'mean'"),
+        ({"streams": 2, "routing": "weights"}, "bank=S"),
+        ({"streams": 2, "mixer": "exact"}, "mixer='sampled'"),
+        ({"granularity": "layer"}, "granularity is 'layer'"),
+        ({"redraw_every": 0}, "redraw_every is 0"),
+        ({"topology": "ring"}, "GaussianRing"),
+        ({"buffers": "norm.*"}, "matches no buffer"),
+    ],
+)
+def test_bad_arguments_are_refused_with_what_to_write(given, message):
+    with pytest.raises(McoverError, match=message):
+        lift(tiny(Perceptron)[0], **{"covers": 3, "topology": RING} | given)
+
+
+def test_models_that_cannot_be_lifted_are_refused():
+    with pytest.raises(McoverError, match=r"takes a torch.nn.Module"):
+        lift(lambda x: x, 3, RING)
+    with pytest.raises(McoverError, match="no parameters"):
+        lift(nn.ReLU(), 3, RING)
+    with pytest.raises(McoverError, match="run one batch"):
+        lift(nn.LazyLinear(3), 3, RING)
+    with pytest.raises(McoverError, match="covered already"):
+        lift(lift(nn.Linear(2, 2), 3, RING), 3, RING)
+    with pytest.raises(McoverError, match=r"momentum=0.1"):
+        lift(nn.BatchNorm1d(2, momentum=None), 3, RING)(torch.ones(4, 2))
+
+
+def test_a_layer_called_by_itself_says_what_to_call():
+    covered = lift(tiny(Perceptron)[0], 3, RING, seed=0)
+    with pytest.raises(McoverError, match="call the covered model"):
+        covered.net.hidden(torch.zeros(2, 7, dtype=torch.float64))
+
+
+def test_inputs_without_a_batch_axis_pass_through():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    covered = lift(model, 3, RING, noise=0.3, seed=0)
+    torch.testing.assert_close(covered(x[0]), covered(x)[:, 0])
+    deep = x.view(1, 3, 1, 4)
+    torch.testing.assert_close(covered(deep), covered(x).view(3, 1, 3, 1, 2))
+
+
+def test_uniform_noise_free_covers_stay_equal_under_training():
+    model, x = tiny(Perceptron)
+    covered = lift(model, 3, Uniform(), noise=0.0, mixer="exact", seed=0)
+    cover_loss(F.mse_loss, covered(x), torch.zeros(4, 3).double()).backward()
+    for value in covered.parameters():
+        torch.testing.assert_close(value.grad[0], value.grad[2])
