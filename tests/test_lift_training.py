@@ -329,3 +329,18 @@ def test_on_cuda_it_computes_the_same(kind, routing):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-7, atol=1e-9)
     moved.redraw()
     assert moved.collapse()(x.cuda()).is_cuda
+
+
+def test_a_branch_on_a_tensor_is_refused_with_a_remedy():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 2)
+
+        def forward(self, x):
+            y = self.inner(x)
+            return y if y.sum() > 0 else -y
+
+    covered = lift(Branching(), covers=3, topology=Uniform(), seed=0)
+    with pytest.raises(McoverError, match=r"torch\.where.*select="):
+        covered(torch.zeros(2, 4))

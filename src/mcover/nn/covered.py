@@ -16,6 +16,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from mcover.errors import McoverError
 from mcover.nn import directed
 from mcover.nn.collapse import Buffers, Method, collapse, one_cover
 from mcover.nn.covers import Covers
@@ -155,8 +156,16 @@ class Covered(Covers):
             return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
         state = {name: self.net.get_buffer(name) for name in self.state}
-        with _kernels_that_batch():
-            values = iter(torch.vmap(one_cover, randomness="different")({**stacks, **state}))
+        try:
+            with _kernels_that_batch():
+                values = iter(torch.vmap(one_cover, randomness="different")({**stacks, **state}))
+        except RuntimeError as error:
+            if "data-dependent control flow" not in str(error):
+                raise
+            raise McoverError(
+                "the model branches in Python on the value of a tensor, and all covers run as one; "
+                "write the branch with torch.where, or lift only modules without one: select=[...]."
+            ) from error
         leaves, form = forms[-1]
         filled = [next(values) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return tree_unflatten(filled, form)

@@ -76,6 +76,9 @@ def lift(
         buffers: names or globs of further buffers that the model writes to. Running statistics,
             and buffers beside lifted parameters, are per cover without being named.
 
+    Covers run under ``torch.vmap``: code of the model that branches on tensor values cannot be
+    lifted, and attention runs on torch's plain kernels.
+
     Raises:
         McoverError: what was asked for makes no sense; the message says what to write.
     """
