@@ -148,6 +148,34 @@ def test_occupation_follows_the_joint_boltzmann_weight(rule, hidden, gamma):
     assert stats.chisquare(counts, expected * counts.sum()).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("energy", ["linear", "errors"])
+@pytest.mark.parametrize(("hidden", "gamma"), [(1, 0.0), (1, 0.7), (2, 0.0)])
+def test_acceptance_is_in_detailed_balance(rule, energy, hidden, gamma):
+    """π(x) a(x→y) = π(y) a(y→x) for every state x and flip, by exact enumeration.
+
+    The acceptance a is the reference's, whose every decision the compiled annealer repeats.
+    """
+    inputs, covers, destinations, temperature = 3 // hidden, 2, 2 if gamma == 0 else 1, 0.7
+    gauged, routes, _, _ = problem(inputs, 5, hidden, covers, destinations, seed=3)
+
+    def minus_log_weight(state):
+        candidate = np.array(state).reshape(covers, -1)
+        integer = reference.lifted_energy(gauged.astype(int), routes, candidate, hidden, energy)
+        size = reference.value(integer, inputs, hidden, destinations, energy)
+        return size / temperature - gamma / covers * reference.coupling(candidate)
+
+    states = list(itertools.product([-1, 1], repeat=covers * hidden * inputs))
+    cost = {state: minus_log_weight(state) for state in states}
+    assert len({round(value, 9) for value in cost.values()}) > 2
+    for here, place in itertools.product(states, range(len(states[0]))):
+        there = (*here[:place], -here[place], *here[place + 1 :])
+        x = cost[there] - cost[here]
+        forth = math.exp(-cost[here]) * reference.probability(x, rule)
+        back = math.exp(-cost[there]) * reference.probability(-x, rule)
+        assert forth == pytest.approx(back, rel=1e-12)
+
+
 def test_one_cover_is_plain_annealing_whatever_the_bank():
     gauged, routes, weights, rng = problem(21, 60, 1, 1, 5, seed=9)
     again, temperatures = rng.copy(), np.linspace(1.0, 0.1, 8)
