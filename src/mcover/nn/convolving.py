@@ -15,6 +15,7 @@ from torch import Tensor
 from mcover.nn.mixing import block_slices, is_shared, mix_outputs, mix_weights
 
 CACHE = 2**19  # numbers that contributions may take on a processor
+NARROW = 320  # covers times numbers in a block's kernel up to which pairs of covers win
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,33 @@ def convolve(x: Tensor, weight: Tensor, mixer: Tensor | None, at: Geometry) -> T
         y = at.convolve(_side_by_side(x), weight.flatten(0, 1), len(x) * at.groups)
         y = y.unflatten(1, weight.shape[:2]).movedim(1, 0)
         return y if mixer is None else mix_outputs(y, mixer)
+    if _is_narrow(weight, mixer):
+        return _convolve_pairs(x, weight, mixer, at)
     mixed: Tensor = _MixConvolution.apply(x, weight, mixer, at)  # type: ignore[no-untyped-call]
     return mixed
+
+
+def _is_narrow(weight: Tensor, mixer: Tensor) -> bool:
+    """Whether blocks are so thin that a convolution of each one costs more than all pairs."""
+    return len(weight) * weight[0, 0].numel() <= NARROW * mixer.shape[1]
+
+
+def _convolve_pairs(x: Tensor, weight: Tensor, mixer: Tensor, at: Geometry) -> Tensor:
+    """One convolution from the channels of all covers to those of all: each pair has its weights.
+
+    M times the arithmetic of M convolutions, but in one call with wide channels.
+    """
+    covers, _, channels = weight.shape[:3]
+    spans = block_slices(channels, mixer.shape[1])
+    sizes = torch.tensor([span.stop - span.start for span in spans], device=mixer.device)
+    factors = mixer.repeat_interleave(sizes, 1, output_size=channels).permute(0, 2, 3, 1)
+    space = (1,) * len(at.stride)
+    # (units, M reading, M read, channels, *kernel)
+    pairs = weight.transpose(0, 1).unsqueeze(1) * factors.reshape(*factors.shape, *space)
+    grouped = pairs.unflatten(0, (at.groups, -1)).transpose(1, 2).flatten(0, 2).flatten(1, 2)
+    inputs = x.unflatten(2, (at.groups, -1)).permute(1, 2, 0, *range(3, x.ndim + 1))
+    y = at.convolve(inputs.flatten(1, 3), grouped, at.groups)
+    return y.unflatten(1, (at.groups, covers, -1)).movedim(2, 0).flatten(2, 3)
 
 
 def _side_by_side(x: Tensor) -> Tensor:

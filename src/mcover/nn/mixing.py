@@ -15,6 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcover.nn.mixing_kernels import fits, mix_rows
+
+CACHE = 2**19  # numbers that are worked on at a time on a processor
+SMALL = 2**20  # multiplications in a product that costs no more than its call
+
 
 def block_slices(inputs: int, blocks: int, taps: int = 1) -> list[slice]:
     """The inputs of each block: blocks of near-equal size, inputs of ``taps`` numbers whole.
@@ -37,14 +42,12 @@ def mix_linear(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None = N
 
 
 def mix_common(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same where all covers share the inputs (N, inputs): one product with mixed weights."""
-    rows = mix_weights(weight, mixer).transpose(0, 1)
-    units, covers = rows.shape[:2]
-    if bias is None:
-        y = rows.flatten(0, 1) @ x.T
-    else:
-        y = torch.addmm(bias.T.reshape(-1, 1), rows.flatten(0, 1), x.T)
-    return y.view(units, covers, -1).permute(1, 2, 0)
+    """The same where all covers share the inputs (N, inputs): products with mixed weights."""
+    if is_shared(mixer):
+        y = torch.matmul(x, mix_weights(weight, mixer).transpose(1, 2))
+        return y if bias is None else y + bias.unsqueeze(1)
+    mixed: Tensor = _MixCommon.apply(x, weight, mixer, bias)  # type: ignore[no-untyped-call]
+    return mixed
 
 
 def mix_outputs(contributions: Tensor, mixer: Tensor) -> Tensor:
@@ -73,28 +76,90 @@ def is_shared(mixer: Tensor) -> bool:
 
 
 class _MixWeights(torch.autograd.Function):
-    """(M, units, inputs) to (units, M, inputs), one block after the other through the cache."""
+    """(M, units, inputs) to (units, M, inputs)."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, mixer: Tensor, taps: int) -> Tensor:
         ctx.save_for_backward(mixer)
-        ctx.taps = taps
-        covers, units, inputs = weight.shape
-        result = weight.new_empty(units, covers, inputs)
-        rows = weight.transpose(0, 1)
-        for g, span in enumerate(block_slices(inputs, mixer.shape[1], taps)):
-            result[:, :, span] = torch.bmm(mixer[:, g], rows[:, :, span])
-        return result
+        ctx.spans = block_slices(weight.shape[2], mixer.shape[1], taps)
+        return _mixed_rows(weight, mixer, ctx.spans, slice(0, weight.shape[1]))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (mixer,) = ctx.saved_tensors
         units, covers, inputs = grads[0].shape
-        result = grads[0].new_empty(covers, units, inputs)
-        rows = result.transpose(0, 1)
-        for g, span in enumerate(block_slices(inputs, mixer.shape[1], ctx.taps)):
-            rows[:, :, span] = torch.bmm(mixer[:, g].transpose(1, 2), grads[0][:, :, span])
+        result = mixer.new_empty(covers, units, inputs)
+        _mix_back(result, mixer, ctx.spans, slice(0, units), grads[0].contiguous())
         return result, None, None
+
+
+class _MixCommon(torch.autograd.Function):
+    """Mixed weights are made for a few units at a time, multiplied while in the cache, and dropped.
+
+    Memory lies as in :class:`_MixLinear`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight, mixer)
+        covers, units, inputs = weight.shape
+        spans = block_slices(inputs, mixer.shape[1])
+        result = x.new_empty(units, covers, len(x))
+        for few in _tiles(weight):
+            rows = _mixed_rows(weight, mixer, spans, few)
+            torch.mm(rows.flatten(0, 1), x.T, out=result[few].flatten(0, 1))
+        if bias is not None:
+            result += bias.T.unsqueeze(-1)
+        return result.permute(1, 2, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mixer = ctx.saved_tensors
+        covers, _, inputs = weight.shape
+        spans = block_slices(inputs, mixer.shape[1])
+        grad = grads[0].permute(2, 0, 1).contiguous()
+        need_x, need_weight, _, need_bias = ctx.needs_input_grad
+        grad_x = torch.zeros_like(x) if need_x else None
+        grad_weight = torch.empty_like(weight) if need_weight else None
+        for few in _tiles(weight):
+            errors = grad[few].flatten(0, 1)
+            if grad_weight is not None:
+                rows = torch.mm(errors, x).view(-1, covers, inputs)
+                _mix_back(grad_weight, mixer, spans, few, rows)
+            if grad_x is not None:
+                rows = _mixed_rows(weight, mixer, spans, few)
+                grad_x.addmm_(errors.T, rows.flatten(0, 1))
+        grad_bias = grad.sum(2).T if need_bias else None
+        return grad_x, grad_weight, None, grad_bias
+
+
+def _tiles(weight: Tensor) -> list[slice]:
+    """Units at a time: on a processor, as many as leave the rows of all covers in its cache."""
+    covers, units, inputs = weight.shape
+    size = units if weight.device.type != "cpu" else max(1, CACHE // (covers * inputs))
+    return [slice(start, min(start + size, units)) for start in range(0, units, size)]
+
+
+def _mixed_rows(weight: Tensor, mixer: Tensor, spans: list[slice], few: slice) -> Tensor:
+    """The mixed weights of a few units, shape (few, M, inputs)."""
+    covers, _, inputs = weight.shape
+    rows = weight.new_empty(few.stop - few.start, covers, inputs)
+    if fits(mixer, weight):
+        mix_rows(mixer, weight, rows, [0, *(span.stop for span in spans)], few, back=False)
+    else:
+        for g, span in enumerate(spans):
+            rows[:, :, span] = torch.bmm(mixer[few, g], weight[:, few, span].transpose(0, 1))
+    return rows
+
+
+def _mix_back(grad: Tensor, mixer: Tensor, spans: list[slice], few: slice, rows: Tensor) -> None:
+    """Fills the gradient of a few units' weights from that of their mixed ones."""
+    if fits(mixer, grad, rows):
+        mix_rows(mixer, grad, rows, [0, *(span.stop for span in spans)], few, back=True)
+    else:
+        for g, span in enumerate(spans):
+            back = torch.bmm(mixer[few, g].transpose(1, 2), rows[:, :, span])
+            grad[:, few, span] = back.transpose(0, 1)
 
 
 class _MixLinear(torch.autograd.Function):
@@ -147,9 +212,10 @@ class _MixLinear(torch.autograd.Function):
 def _products(a: Tensor, b: Tensor, out: Tensor) -> None:
     """A matrix product for each cover, into slices of larger tensors.
 
-    On a processor BLAS writes into a slice as it is; ``bmm`` would go through a copy of it.
+    On a processor BLAS writes into a slice as it is, where ``bmm`` goes through a copy: worth its
+    calls where products are large.
     """
-    if out.device.type == "cpu":
+    if out.device.type == "cpu" and a[0].numel() * b.shape[2] > SMALL:
         for left, right, into in zip(a, b, out, strict=True):
             torch.mm(left, right, out=into)
     else:
