@@ -1,0 +1,39 @@
+"""Checks of the options of a parameter group."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mcover.errors import McoverError
+
+Group = dict[str, Any]
+
+
+def check_number(
+    group: Group, name: str, *, positive: bool = False, infinite: bool = False, also: str = ""
+) -> None:
+    """Refuses what is not a number from 0 on.
+
+    ``positive`` leaves out 0, ``infinite`` adds inf, ``also`` is what else could be written.
+    """
+    value = group[name]
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if good and value >= 0 and not (positive and value == 0) and (infinite or value < math.inf):
+        return
+    least = "a positive number" if positive else "a number, 0 or more"
+    raise McoverError(f"{name} is {value!r}; write {least}{also}.")
+
+
+def check_count(group: Group, name: str) -> None:
+    """Refuses what is not a whole number of at least 1."""
+    value = group[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise McoverError(f"{name} is {value!r}; write a whole number of at least 1.")
+
+
+def check_share(group: Group, name: str) -> None:
+    """Refuses what is not a number from 0 to below 1."""
+    value = group[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise McoverError(f"{name} is {value!r}; write a number from 0 to below 1.")
