@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from mcover.errors import McoverError
-from mcover.optim.options import Group
+from mcover.optim.options import Group, own_groups
 
 Base = Callable[..., Optimizer]
 
@@ -135,7 +135,7 @@ def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
     if not callable(base):
         raise McoverError(f"base is {base!r}; write a class of optimizers, e.g. torch.optim.SGD.")
     try:
-        made = base(params, **options)
+        made = base(own_groups(params), **options)
     except (TypeError, ValueError) as error:
         known = [p for p in inspect.signature(base).parameters if p not in ("self", "params")]
         raise McoverError(

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from mcover.errors import McoverError
-from mcover.optim.options import Group, check_count, check_number, check_share
+from mcover.optim.options import Group, check_count, check_number, check_share, own_groups
 from mcover.seeds import Seed, seed_sequence
 
 _COMMON = ("inner_steps", "seed")  # options that all groups have in common
@@ -79,7 +79,7 @@ class EntropySGD(Optimizer):
             "inner_lr": inner_lr, "inner_steps": inner_steps, "scope": scope, "scoping": scoping,
             "noise": noise, "average": average, "seed": drawn, "taken": 0,
         }  # fmt: skip
-        super().__init__(params, defaults)
+        super().__init__(own_groups(params), defaults)
 
     def add_param_group(self, param_group: Group) -> None:
         """As in torch; ``inner_steps`` and ``seed`` are those of the other groups."""

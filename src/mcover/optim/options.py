@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from mcover.errors import McoverError
 
 Group = dict[str, Any]
+
+
+def own_groups(params: ParamsT) -> ParamsT:
+    """Parameter groups as copies: torch writes into those it is given, and two optimizers share."""
+    if isinstance(params, Tensor) or not isinstance(params, Iterable):
+        return params  # torch says what it takes
+    return [dict(entry) if isinstance(entry, dict) else entry for entry in params]  # type: ignore[return-value]
 
 
 def check_number(
