@@ -236,6 +236,18 @@ def test_elastic_rests_where_forces_balance(momentum):
         torch.testing.assert_close(optimizer.centre(stack), a.mean(0), rtol=0, atol=1e-9)
 
 
+def test_elastic_with_infinite_coupling_averages_in_every_period():
+    problem = Quadratics()
+    optimizer = ElasticSGD(problem.params, 0.1, coupling=math.inf, period=2)
+    for step in range(4):
+        problem.run(optimizer, 1)
+        for stack in problem.params:
+            together = torch.equal(stack, stack[:1].expand_as(stack))
+            assert together == (step % 2 == 0)
+            if together:
+                assert torch.equal(optimizer.centre(stack), stack[0])
+
+
 def test_elastic_couples_by_the_published_rate_unless_told():
     problem = Quadratics()
     optimizer = ElasticSGD([{"params": problem.params[:1]}, {"params": problem.params[1:],
