@@ -11,7 +11,8 @@ the rooms that use them, when they are used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mcover import permutations, statistics
+from mcover import permutations as permutations
+from mcover import statistics as statistics
 from mcover.discrete import Committee, LinearSchedule, Perceptron, anneal, teacher_student
 from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph
@@ -28,7 +29,7 @@ from mcover.topology import (
 )
 
 if TYPE_CHECKING:
-    from mcover import optim
+    from mcover import optim as optim
     from mcover.nn import cover_loss, lift
 
 __version__ = "0.1.0"
@@ -51,9 +52,6 @@ __all__ = [
     "cover_loss",
     "lift",
     "mix",
-    "optim",
-    "permutations",
-    "statistics",
     "teacher_student",
 ]
 
