@@ -78,8 +78,24 @@ class Objective:
         """One model: the collapse of covers, a plain module as it is."""
         return cast(Any, model).collapse() if is_covered(model) else model
 
-    def judge(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-        """Mean loss and share of wrong labels of one model, in evaluation mode."""
+    def judge(
+        self, source: nn.Module, images: Tensor, labels: Tensor, on: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean loss, and share of wrong labels, of the collapse or of each cover by itself.
+
+        Args:
+            source: the module, or covers of it.
+            images: to judge on.
+            labels: likewise.
+            on: "collapse", for arrays of one entry, or "covers".
+        """
+        alone = on == "collapse" or not is_covered(source)
+        models = [self.collapse(source)] if alone else _apart(source)
+        judged = [self._judge(one, images, labels) for one in models]
+        losses, wrong = (np.array(column) for column in zip(*judged, strict=True))
+        return losses, wrong
+
+    def _judge(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
         was_training = model.training
         model.eval()
         with torch.no_grad():
@@ -131,3 +147,7 @@ def covers_of(model: nn.Module) -> int:
 
 def _batches(images: Tensor, labels: Tensor) -> Any:
     return zip(images.split(_TEST_BATCH), labels.split(_TEST_BATCH), strict=True)
+
+
+def _apart(covered: nn.Module) -> list[nn.Module]:
+    return [cast(Any, covered).cover(index) for index in range(covers_of(covered))]

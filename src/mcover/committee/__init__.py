@@ -1,4 +1,4 @@
-"""The committee machine with smooth weights: its surrogate, schedules, and fast lifted gradients."""
+"""The committee machine with smooth weights: surrogate, schedules, and a fast lift."""
 
 from mcover.committee.machine import CommitteeMachine, collapse, machine_of
 from mcover.committee.schedules import FAST, SLOW, Sharpening

@@ -55,7 +55,7 @@ class FusedGradient:
             x: (B, N) for a batch that all covers see, (M, B, N) for one each; y: (B,) or (M, B),
             ±1.
         """
-        covers, hidden, inputs = self.stack.shape
+        _, hidden, inputs = self.stack.shape
         passes = 1 if paths is None else len(paths.chosen)
         weights, errors = self._machines(passes, paths is None)
         if paths is not None:

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mcover.committee.fused import FusedGradient, Paths
-from mcover.committee.machine import CommitteeMachine, collapse, machine_of, majority
+from mcover.committee.machine import (
+    CommitteeMachine,
+    collapse,
+    machine_of,
+    majority,
+    unit_rows,
+)
+from mcover.committee.surrogate import surrogates
 from mcover.errors import McoverError
 from mcover.objectives import Objective, is_covered
 from mcover.routing import inverse
@@ -74,14 +81,21 @@ class CommitteeObjective(Objective):
         """The mean of the covers, rows at √N where the machine says so."""
         return collapse(model)
 
-    def judge(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-        """Mean f_γ of one machine, and the share of patterns that it gets wrong as a hard one."""
-        machine = machine_of(model)
+    def judge(
+        self, source: nn.Module, images: Tensor, labels: Tensor, on: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean f_γ, and share of patterns wrong as a hard machine; no machine is built for it."""
+        machine = machine_of(source)
         with torch.no_grad():
-            fields = machine.fields(images)
-            loss = machine.loss(machine.soft(fields), labels)
-            wrong = (majority(fields) != labels).double().mean()
-        return float(loss), float(wrong)
+            weights = machine.J.detach()
+            if weights.ndim == 3 and on == "collapse":
+                weights = weights.mean(0)
+                weights = unit_rows(weights) if machine.normalize else weights
+            fields = weights @ images.T  # (..., K, P): the fast way round
+            fields = fields.view(-1, *fields.shape[-2:]).mT
+            losses = surrogates(machine.soft(fields) * labels, machine.gamma).mean(-1)
+            wrong = (majority(fields) != labels).double().mean(-1)
+        return losses.double().cpu().numpy(), wrong.cpu().numpy()
 
     def errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> NDArray[np.float64]:
         """Share of wrong patterns of each cover as a hard machine by itself, shape (covers,)."""
