@@ -39,8 +39,8 @@ class CommitteeMachine(nn.Module):
         seed: draws the weights, Gaussian, then scaled to ‖J_k‖ = √N.
 
     >>> machine = CommitteeMachine(4, hidden=3, seed=0)
-    >>> machine.classify(torch.ones(2, 4)).shape, machine.J.square().sum(1).tolist()
-    (torch.Size([2]), [4.0, 4.0, 4.0])
+    >>> machine(torch.ones(2, 4)).shape, machine.classify(torch.ones(2, 4)).tolist()
+    (torch.Size([2]), [1.0, 1.0])
     """
 
     def __init__(
