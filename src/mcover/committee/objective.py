@@ -65,7 +65,7 @@ class CommitteeObjective(Objective):
         if self._fused is None:
             return super().gradient(images, labels, each)
         fused, machine = self._fused, self.machine
-        fused.stack = machine.J.detach().view(fused.gradient.shape)
+        fused.stack = self._stack()
         loss = fused(images, labels, machine.beta, machine.gamma, self._step())
         machine.J.grad = fused.gradient.view(machine.J.shape)
         return loss.mean()
@@ -76,7 +76,11 @@ class CommitteeObjective(Objective):
 
     def settle(self) -> None:
         """Rows back to √N, where the machine says so."""
-        self.machine.settle()
+        if self._fused is None:
+            self.machine.settle()
+        elif self.machine.normalize:
+            self._fused.stack = self._stack()
+            self._fused.settle()
 
     def collapse(self, model: nn.Module) -> CommitteeMachine:
         """The mean of the covers, rows at √N where the machine says so."""
@@ -106,6 +110,11 @@ class CommitteeObjective(Objective):
         fields = (weights @ images.T).view(-1, weights.shape[-2], len(images))
         share = (majority(fields.mT) != labels).double().mean(-1)
         return cast(NDArray[np.float64], share.cpu().numpy())
+
+    def _stack(self) -> Tensor:
+        """The weights as they are now, covers first."""
+        weights = self.machine.J.detach()
+        return weights if weights.ndim == 3 else weights.unsqueeze(0)
 
     def _step(self) -> Paths | None:
         """The routes of this evaluation; counts it, and draws anew where it is time to."""
