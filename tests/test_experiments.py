@@ -11,7 +11,7 @@ from mcover import data, experiments
 from mcover.committee import CommitteeMachine, machine_of
 from mcover.errors import McoverError
 from mcover.experiment_settings import COMMITTEE_TRAINING, Experiment, committee
-from mcover.experiments import model_of, images_of, kind_of, run_trial
+from mcover.experiments import images_of, kind_of, model_of, run_trial
 from mcover.topology import GaussianRing, Identity, Uniform
 from mcover.training_settings import METHODS, Training
 
