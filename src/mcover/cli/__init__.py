@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -11,16 +11,19 @@ from mcover import __version__
 from mcover.cli.anneal import Anneal
 from mcover.cli.demo import Demo
 from mcover.cli.topology import ShowTopology
-from mcover.cli.train import Train
+from mcover.cli.train import Train, defaults
 from mcover.errors import McoverError
 from mcover.progress import console, errors
 
-Verb = (
-    Annotated[ShowTopology, tyro.conf.subcommand("topology")]
-    | Annotated[Anneal, tyro.conf.subcommand("anneal")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Demo, tyro.conf.subcommand("demo")]
-)
+
+def verbs(arguments: list[str]) -> Any:
+    """All verbs; the defaults of training depend on the model that the arguments name."""
+    return (
+        Annotated[ShowTopology, tyro.conf.subcommand("topology")]
+        | Annotated[Anneal, tyro.conf.subcommand("anneal")]
+        | Annotated[Train, tyro.conf.subcommand("train", default=defaults(arguments))]
+        | Annotated[Demo, tyro.conf.subcommand("demo")]
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -31,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     try:
         verb = tyro.cli(
-            Verb,
+            verbs(given),
             args=given,
             prog="mcover",
             description=(
