@@ -1,0 +1,102 @@
+"""What studies are put together from: whole settings, every choice written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcover.topology import GaussianRing, Topology, Uniform
+
+PAPER_SCHEDULE = {"start": 0.4, "stop": 0.01, "step": 1e-4}
+SMOKE_SCHEDULE = {"start": 0.4, "stop": 0.01, "step": 0.01}
+
+PAPER_N, PAPER_ALPHA = 1000, 1.58
+SMOKE_N, SMOKE_ALPHA = 51, 3.0
+
+RING = GaussianRing(sigma=1.5, shift=2)
+"""The paper's default topology."""
+TABLE_1_RING = GaussianRing(sigma=3, shift=2)
+
+Options = dict[str, Any]
+
+
+def vanilla() -> Options:
+    return {"method": "vanilla"}
+
+
+def rsa(covers: int = 3) -> Options:
+    return {"method": "rsa", "covers": covers, "coupling": 1.0}
+
+
+def routed(covers: int, topology: Topology = RING, bank: int = 10) -> Options:
+    return {
+        "method": "mcover",
+        "covers": covers,
+        "topology": topology.to_dict(),
+        "bank": bank,
+    }
+
+
+def perceptron(
+    options: Mapping[str, Any],
+    *,
+    smoke: bool = False,
+    n: int | None = None,
+    alpha: float = PAPER_ALPHA,
+    ties: str = "redraw",
+    slower: int = 1,
+    reads: int = 1,
+) -> Options:
+    """Settings of a ±1 perceptron; ``slower`` divides the temperature step."""
+    schedule = dict(SMOKE_SCHEDULE if smoke else PAPER_SCHEDULE)
+    schedule["step"] /= slower
+    return {
+        "n": n or (SMOKE_N if smoke else PAPER_N),
+        "alpha": alpha,
+        "ties": ties,
+        "schedule": schedule,
+        "anneal": dict(options),
+    } | ({"reads": reads} if reads > 1 else {})
+
+
+def network(
+    *,
+    data: str,
+    images: int | None,
+    sizes: tuple[int, ...],
+    epochs: int,
+    batch: int,
+    lift: Mapping[str, Any] | None = None,
+    dropout: float = 0.0,
+    **training: Any,
+) -> Options:
+    """Settings of a network trained by SGD with Nesterov momentum, as in the paper."""
+    return {
+        "data": data,
+        "images": images,
+        "network": {"sizes": list(sizes), "dropout": dropout},
+        "training": {
+            "epochs": epochs,
+            "batch": batch,
+            "lr": 0.05,
+            "momentum": 0.9,
+            "evaluate_every": epochs,
+        }
+        | training,
+        "lift": dict(lift or {}),
+    }
+
+
+def messages(covers: int, topology: Topology = RING, **more: Any) -> Options:
+    """The paper's lift of a network."""
+    plain = topology.to_dict()
+    return {"routing": "messages", "covers": covers, "topology": plain, "blocks": 8} | more
+
+
+def directed(
+    noise: float = 0.05, covers: int = 4, topology: Topology | None = None, **more: Any
+) -> Options:
+    """The lift in which each weight has a route of its own."""
+    plain = (topology or Uniform()).to_dict()
+    options = {"routing": "weights", "covers": covers, "topology": plain, "bank": 8}
+    return options | {"noise": noise} | more

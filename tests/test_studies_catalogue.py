@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+
+from mcover import McoverError, anneal, teacher_student
+from mcover.discrete import LinearSchedule
+from mcover.figures.studies import COLUMN, study_figure
+from mcover.figures.style import save
+from mcover.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
+from mcover.studies.kinds import KINDS, find_kind
+from mcover.studies.plan import by_key
+from mcover.studies.published import TABLE_1
+from mcover.studies.study import SCALES
+from mcover.studies.tables import contrast_table, markdown, tables
+from mcover.topology import GaussianRing
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_runs_at_smoke_scale_and_is_drawn(name, tmp_path):
+    study = find_study(name)
+    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    with Store(tmp_path / "s.sqlite") as store:
+        ran = run(plan, store, Inline())
+        assert ran.failed == 0
+        assert ran.new == plan.total(by_key(store.rows()))
+        rows = by_key(store.rows())
+    summary = summarize(study, "smoke", plan, rows)
+    assert summary.done == summary.total == len(rows)
+    for point in summary.points:
+        assert point.value.n >= 2
+        assert point.value.low <= point.value.value <= point.value.high
+    assert len(summary.contrasts) + len(summary.exponents) > 0
+    assert all(table.lines for table in tables(summary))
+    figure = study_figure(summary)
+    assert figure.get_size_inches()[0] in (COLUMN, 7.0)
+    assert "n = " in figure.get_suptitle()
+    for ending, mark in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        assert save(figure, tmp_path / f"{name}.{ending}").read_bytes().startswith(mark)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_cells_are_told_apart_and_contrasts_name_series_that_exist(name, scale):
+    study = find_study(name)
+    cells = study.at(scale)
+    assert len({cell.label for cell in cells}) == len(cells)
+    assert {cell.kind for cell in cells} <= set(KINDS)
+    if scale == "paper":
+        series = {cell.series for cell in cells}
+        assert {one for pair in study.contrasts for one in pair} <= series
+        assert set(study.growth) <= {(cell.panel, cell.series) for cell in cells}
+    assert study.title
+    assert study.about
+
+
+def test_methods_meet_the_same_instances():
+    study = find_study("table-1")
+    problems = {
+        cell.series: {name: cell.settings[name] for name in ("n", "alpha", "ties")}
+        for cell in study.at("paper")
+        if cell.kind == "perceptron"
+    }
+    assert len({str(one) for one in problems.values()}) == 1
+    networks = [cell.settings for cell in study.at("paper") if cell.kind == "network"]
+    assert networks[0]["network"] == networks[1]["network"]
+    assert networks[0]["training"] == networks[1]["training"]
+
+
+def test_a_perceptron_trial_is_the_plain_call():
+    (cell,) = find_study("table-1").at("smoke", only="perceptron: M-cover")
+    found = find_kind("perceptron").load().run(cell.settings, 7)
+    problem = teacher_student(51, 3.0, seed=[7, 0])
+    plain = anneal(
+        problem,
+        covers=3,
+        topology=GaussianRing(3, shift=2),
+        bank=10,
+        schedule=LinearSchedule(0.4, 0.01, 0.01),
+        seed=[7, 1],
+    )
+    assert found["generalization_error"] == plain.generalization_error[0]
+    assert found["energy"] == plain.energy[0]
+    assert found["solved"] == plain.solved[0]
+    assert found["proposals"] == 40 * 3 * 51
+
+
+def test_the_best_restart_is_the_one_of_least_training_energy():
+    (cell,) = find_study("equal-budget").at("smoke", only="restarts")
+    settings = {**cell.settings, "n": 31, "alpha": 1.5}
+    found = find_kind("perceptron").load().run(settings, 1)
+    problem = teacher_student(31, 1.5, seed=[1, 0])
+    schedule = LinearSchedule(0.4, 0.01, 0.01)
+    plain = anneal(problem, "vanilla", schedule=schedule, num_reads=3, seed=[1, 1])
+    assert found["collapsed_energy"] == plain.collapsed_energy.min()
+    best = np.argmin(plain.collapsed_energy)
+    assert found["generalization_error"] == plain.generalization_error[best]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_budgets_are_equal(scale):
+    study = find_study("equal-budget")
+    proposals, gradients = set(), set()
+    for cell in study.at(scale):
+        settings = cell.settings
+        if cell.kind == "perceptron":
+            sweeps = len(LinearSchedule(**settings["schedule"]).temperatures())
+            covers = settings["anneal"].get("covers", 1)
+            proposals.add(sweeps * covers * settings.get("reads", 1))
+        else:
+            gradients.add(settings["training"]["epochs"] * settings["lift"].get("covers", 1))
+    assert max(proposals) <= 1.1 * min(proposals)
+    assert len(gradients) == 1
+
+
+def test_the_paper_is_set_beside_what_it_computed_only():
+    for scale in SCALES:
+        for study in STUDIES.values():
+            for cell in study.at(scale):
+                if cell.published is not None:
+                    assert scale != "smoke"
+                    assert cell.published in TABLE_1.values()
+    beside = [cell for cell in find_study("table-1").at("paper") if cell.published]
+    assert len(beside) == len(find_study("table-1").at("paper"))
+
+
+def test_unknown_studies_and_cells_are_refused():
+    with pytest.raises(McoverError, match="table-1"):
+        find_study("table-7")
+    with pytest.raises(McoverError, match="no cell"):
+        find_study("covers").at("smoke", only="banana")
+    with pytest.raises(McoverError, match="at least 1"):
+        find_study("covers").at("smoke", trials=0)
+
+
+def test_contrasts_are_paired_and_corrected(tmp_path):
+    study = find_study("table-1")
+    plan = Plan(study.at("smoke", trials=6, only="perceptron"), study.choice("smoke"))
+    with Store(tmp_path / "s.sqlite") as store:
+        run(plan, store, Inline())
+        rows = by_key(store.rows())
+    lost = plan.cells[0].config, 3
+    del rows[lost]
+    summary = summarize(study, "smoke", plan, rows)
+    n = {(one.first, one.second): one.difference.n for one in summary.contrasts}
+    assert n == {
+        ("RSA M=3", "vanilla"): 5,
+        ("M-cover M=3", "vanilla"): 5,
+        ("M-cover M=3", "RSA M=3"): 6,
+    }
+    assert all(one.corrected >= one.p for one in summary.contrasts)
+    assert summary.done == summary.total - 1
+    assert markdown(contrast_table(summary)).count("\n") == 4
