@@ -10,6 +10,7 @@ import tyro
 from mcover import __version__
 from mcover.cli.anneal import Anneal
 from mcover.cli.demo import Demo
+from mcover.cli.study import StudyVerb
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
 from mcover.errors import McoverError
@@ -20,6 +21,7 @@ Verb = (
     | Annotated[Anneal, tyro.conf.subcommand("anneal")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[StudyVerb, tyro.conf.subcommand("study")]
 )
 
 
