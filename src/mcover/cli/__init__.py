@@ -10,6 +10,7 @@ import tyro
 from mcover import __version__
 from mcover.cli.anneal import Anneal
 from mcover.cli.demo import Demo
+from mcover.cli.report import Report
 from mcover.cli.study import StudyVerb
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
@@ -22,6 +23,7 @@ Verb = (
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[StudyVerb, tyro.conf.subcommand("study")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
 )
 
 

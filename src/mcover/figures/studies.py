@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMN = 3.4
 """Width of a column of the paper, in inches."""
-_HEIGHT = 2.6
+_HEIGHT, _STRIP = 2.6, 0.27
 _PAGE = 7.0
 _MARKERS = "osD^vP"
 _LINES = ("-", "--", "-.", ":")
@@ -38,9 +38,12 @@ def study_figure(summary: Summary) -> Figure:
     }
     columns = 1 if len(panels) == 1 else 2
     lines = -(-len(panels) // columns)
+    height = _HEIGHT
+    if summary.study.picture == "outcomes":
+        height = 0.7 + _STRIP * max(map(len, panels.values()))
     with rc_context(_FONT):
         width = COLUMN if columns == 1 else _PAGE
-        figure = Figure(figsize=(width, _HEIGHT * lines + 0.45), layout="constrained")
+        figure = Figure(figsize=(width, height * lines + 0.45), layout="constrained")
         figure.suptitle(f"{summary.study.title}\n{_trials(summary)}", wrap=True)
         grid = figure.subplots(lines, columns, squeeze=False)
         share = summary.study.picture == "lines"
@@ -94,18 +97,22 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
             if point.cell.published is not None and point.cell.x is not None:
                 known = point.cell.published
                 label = None if marked else f"paper, {known.where}"
-                _mark(axes, point.cell.x, known.value, known.half_width, colour, label)
+                _mark(axes, point.cell.x, known.value, colour, label, yerr=known.half_width)
                 marked = True
     if summary.study.x_log:
         _log_axis(axes, sorted({point.cell.x for point in points if point.cell.x is not None}))
     axes.set_xlabel(summary.study.x_label)
-    axes.set_ylabel(find_kind(points[0].cell.kind).axis)
+    axes.set_ylabel(_axis(points))
     if growth:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
+
+
+def _axis(points: Sequence[Point]) -> str:
+    return find_kind(points[0].cell.kind).axis.replace("ε_g", r"$\epsilon_g$")
 
 
 def _curve(points: Sequence[Point]) -> tuple[Any, Any]:
@@ -124,50 +131,51 @@ def _log_axis(axes: Axes, ticks: list[float]) -> None:
 
 
 def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
-    """Every trial a dot, the mean a bar with its interval; published values hollow squares."""
+    """A strip for each method: every trial a dot, the mean with its interval; the paper's below."""
     for at, (colour, point) in enumerate(zip(cycle(COLOURS), points, strict=False)):
         values = np.array(list(point.values.values()))
         # Multiples of the golden ratio fill the strip evenly, without a random number.
-        spread = 0.5 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
-        axes.scatter(at + spread, values, s=6, color=colour, alpha=0.5, linewidth=0)
+        spread = 0.55 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
+        axes.scatter(values, at + spread, s=5, color=colour, alpha=0.5, linewidth=0)
         value = point.value
         assert value is not None
         axes.errorbar(
-            [at],
             [value.value],
-            yerr=[[value.value - value.low], [value.high - value.value]],
-            color="0.15",
-            marker="_",
-            markersize=11,
+            [at],
+            xerr=[[value.value - value.low], [value.high - value.value]],
+            color="0.1",
+            marker="|",
+            markersize=8,
             capsize=2,
-            linewidth=1,
+            linewidth=1.1,
         )
         if point.cell.published is not None:
             known = point.cell.published
             label = f"paper, {known.where}"
-            label = "" if label in axes.get_legend_handles_labels()[1] else label
-            _mark(axes, at + 0.36, known.value, known.half_width, "0.15", label or None)
-    names = [f"{point.cell.series} ({len(point.rows)})" for point in points]
-    axes.set_xticks(range(len(points)), names, rotation=30, ha="right", rotation_mode="anchor")
-    axes.set_xlim(-0.6, len(points) - 0.4)
-    axes.set_ylabel(find_kind(points[0].cell.kind).axis)
-    axes.grid(axis="y", alpha=0.25, linewidth=0.5)
+            first = label not in axes.get_legend_handles_labels()[1]
+            at_paper = (known.value, at + 0.38)
+            _mark(axes, *at_paper, "0.1", label if first else None, xerr=known.half_width)
+    axes.set_yticks(range(len(points)), [point.cell.series for point in points])
+    axes.set_ylim(len(points) - 0.4, -0.6)
+    axes.set_xlabel(_axis(points))
+    axes.grid(axis="x", alpha=0.25, linewidth=0.5)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False)
 
 
-def _mark(axes: Axes, x: float, value: float, half: float, colour: str, label: str | None) -> None:
+def _mark(axes: Axes, x: float, y: float, colour: str, label: str | None, **half: Any) -> None:
+    """A published value with its half-width, along x or y."""
     axes.errorbar(
         [x],
-        [value],
-        yerr=half,
+        [y],
         color=colour,
         marker="s",
-        markersize=5,
+        markersize=4,
         markerfacecolor="none",
         linestyle="none",
         elinewidth=0.7,
         capsize=2,
         label=label,
         zorder=3,
+        **half,
     )

@@ -29,9 +29,10 @@ def tables(summary: Summary) -> list[Table]:
 
 
 def cell_tables(summary: Summary) -> list[Table]:
-    """What was measured: a table for each panel and kind of trial, a line for each cell."""
+    """What was measured: a table for each panel, a line for each cell that has trials."""
     found = []
-    for panel, points in summary.panels.items():
+    for panel, cells in summary.panels.items():
+        points = [point for point in cells if point.rows or point.failures]
         swept = any(point.cell.x is not None for point in points)
         metrics = _metrics(points, brief=swept)
         picked = any(point.cell.choices for point in points)
