@@ -51,7 +51,7 @@ class Part:
         return {
             "images": self.images,
             "network": asdict(self.network(run.dropout)),
-            "training": asdict(self.how(run)),
+            "training": _row(self.how(run)),
             "lift": lift,
         }
 
@@ -66,6 +66,21 @@ class Part:
         return whole if self.images is None else subset(whole, self.images, seed)
 
 
+# What a row has always said of a training; what came later is said only where it is not a default.
+_ALWAYS = ("batch", "epochs", "evaluate_every", "lr", "momentum", "weight_decay", "weight_noise")
+
+
+def _row(training: Training) -> dict[str, Any]:
+    """A training as rows name it: those of before there were methods are found again."""
+    given = asdict(training)
+    row = {name: given.pop(name) for name in _ALWAYS} | {"swa_from": None}
+    if training.method == "swa":
+        row["swa_from"] = training.option("average_from")
+        del given["method"], given["average_from"]
+    plain = asdict(Training())
+    return row | {name: value for name, value in given.items() if value != plain[name]}
+
+
 @lru_cache(maxsize=1)
 def mnist() -> Dataset:
     return load("mnist", normalize=True)
@@ -78,6 +93,10 @@ def _messages(covers: int, topology: Any, **more: Any) -> dict[str, Any]:
 def _directed(noise: float = 0.05, **more: Any) -> dict[str, Any]:
     options = {"routing": "weights", "covers": 4, "topology": Uniform(), "bank": 8}
     return options | {"noise": noise} | more
+
+
+def _swa(share: float) -> dict[str, Any]:
+    return {"method": "swa", "average_from": share}
 
 
 NOISES = (0.03, 0.05, 0.07)
@@ -110,9 +129,7 @@ MNIST = Part(
         "message lift, M=5": {"": Run(_messages(5, RING))},
         "Identity, M=5": {"": Run(_messages(5, Identity()))},
         # One model for 200 epochs: as many gradients as 5 covers for 40.
-        "SWA, 200 epochs": {
-            "": Run(training={"epochs": 200, "evaluate_every": 200, "swa_from": 0.75})
-        },
+        "SWA, 200 epochs": {"": Run(training={"epochs": 200, "evaluate_every": 200} | _swa(0.75))},
     },
     pairs=(("message lift, M=5", "Identity, M=5"), ("message lift, M=5", "SWA, 200 epochs")),
 )
@@ -126,7 +143,7 @@ LOW_DATA = Part(
         "message lift, M=5": {"": Run(_messages(5, RING))},
         "Identity, M=5": {"": Run(_messages(5, Identity()))},
         "SWA, 300 epochs": {
-            f"from {share}": Run(training={"epochs": 300, "evaluate_every": 300, "swa_from": share})
+            f"from {share}": Run(training={"epochs": 300, "evaluate_every": 300} | _swa(share))
             for share in (0.25, 0.5, 0.75)
         },
         "directed lift, M=4, quenched": {f"noise {x}": Run(_directed(x)) for x in NOISES},

@@ -36,7 +36,15 @@ def train(words, folder):
         "--covers 3 --topology identity",
         "--covers 3 --routing weights --topology uniform --bank 2 --redraw-every 2",
         "--covers 1 --dropout 0.3 --weight-noise 0.01",
-        "--covers 1 --swa-from 0",
+        "--method swa --average-from 0",
+        "--method ema --decay 0.9",
+        "--method sam --rho 0.01",
+        "--method entropy --inner-steps 2",
+        "--method rsgd --covers 3 --growth 10",
+        "--method elastic --covers 3 --period 2",
+        "--covers 3 --streams 2 --blocks 4",
+        "--covers 3 --mixer exact",
+        "--covers 3 --routing weights --bank 4 --destinations 2 --granularity unit",
     ],
 )
 def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):

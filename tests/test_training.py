@@ -113,7 +113,7 @@ def test_streams_along_the_batch_count_as_one_cover(digits):
 
 def test_swa_averages_the_epochs_after_its_start(digits):
     model, twin = TINY.build(seed=0), TINY.build(seed=0)
-    history = fit(model, digits, Training(epochs=4, batch=WHOLE, swa_from=0.5))
+    history = fit(model, digits, Training(epochs=4, batch=WHOLE, method="swa", average_from=0.5))
     states = list(by_hand(twin, digits.train_images, digits.train_labels, 4))
     assert_same(model.state_dict(), states[3])
     mean = {name: (states[2][name] + states[3][name]) / 2 for name in states[0]}
@@ -122,7 +122,7 @@ def test_swa_averages_the_epochs_after_its_start(digits):
 
 def test_swa_measures_batch_norm_anew(digits):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
-    history = fit(model, digits, Training(epochs=2, batch=100, swa_from=0))
+    history = fit(model, digits, Training(epochs=2, batch=100, method="swa", average_from=0.0))
     with torch.no_grad():
         hidden = history.model[1](torch.from_numpy(digits.train_images).flatten(1))
     torch.testing.assert_close(history.model[2].running_mean, hidden.mean(0), rtol=1e-3, atol=1e-4)
@@ -205,7 +205,14 @@ def test_a_frozen_module_is_refused(digits):
         ({"lr": float("nan")}, "lr is nan"),
         ({"momentum": -1.0}, "momentum is -1.0"),
         ({"weight_noise": -0.1}, "weight_noise is -0.1"),
-        ({"swa_from": 1.0}, "swa_from is 1.0"),
+        ({"method": "swa", "average_from": 1.0}, "average_from is 1.0"),
+        ({"method": "adam"}, "method is 'adam'; write one of 'sgd', 'mcover'"),
+        ({"judge": "teacher"}, "judge is 'teacher'"),
+        ({"average_from": 0.5}, "option of method 'swa'; the method is 'sgd'"),
+        ({"coupling": 1.0, "method": "sam"}, "option of method 'rsgd' and 'elastic'"),
+        ({"method": "entropy", "inner_steps": 0}, "inner_steps is 0"),
+        ({"method": "rsgd", "coupling": -1.0}, "coupling is -1.0"),
+        ({"stop_loss": float("nan")}, "stop_loss is nan"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(bad, message):
@@ -240,7 +247,7 @@ def test_a_network_comes_back_from_disk(tmp_path):
     assert torch.equal(back(x), model(x))
     assert not back.training
     paths[1].write_text('{"model": {"sizes": [64, 9, 10], "dropout": 0.0}}')
-    with pytest.raises(McoverError, match="cannot read a network"):
+    with pytest.raises(McoverError, match="cannot read a model"):
         models.load(tmp_path / "new" / "net")
     with pytest.raises(McoverError, match="without its ending"):
         models.load(tmp_path / "missing")

@@ -8,6 +8,7 @@ Importing the package loads NumPy and nothing heavier: compilers, plots and torc
 the rooms that use them, when they are used.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from mcover import permutations, statistics
@@ -27,6 +28,7 @@ from mcover.topology import (
 )
 
 if TYPE_CHECKING:
+    from mcover import optim
     from mcover.nn import cover_loss, lift
 
 __version__ = "0.1.0"
@@ -49,6 +51,7 @@ __all__ = [
     "cover_loss",
     "lift",
     "mix",
+    "optim",
     "permutations",
     "statistics",
     "teacher_student",
@@ -57,9 +60,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Loads torch with the first use of a name that needs it."""
-    if name not in ("cover_loss", "lift"):
+    if name not in ("cover_loss", "lift", "optim"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
+        if name == "optim":
+            return importlib.import_module("mcover.optim")
         from mcover import nn
     except ModuleNotFoundError as error:
         if error.name != "torch":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import nn
+
+Stopped = Literal["epochs", "loss", "errors", "interrupt"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class History:
     """The course of a training; test errors are shares of wrong labels.
 
     Shape:
-        epoch, train_loss, collapse_error, seconds: (evaluations,); cover_error:
+        epoch, train_loss, collapse_error, seconds, gradients: (evaluations,); cover_error:
         (evaluations, covers), where a plain module has one cover.
     """
 
@@ -40,9 +42,17 @@ class History:
     """Mean loss per cover over the steps since the evaluation before."""
     cover_error: NDArray[np.float64]
     collapse_error: NDArray[np.float64]
-    """Of the one model: the collapse, the SWA average, or the plain module itself."""
+    """Of the one model: the collapse, an average of weights, or the plain module itself."""
     seconds: NDArray[np.float64]
-    """Spent in training steps, evaluations left out."""
-    interrupted: bool
+    """Spent in training steps and stopping rules, evaluations left out."""
+    gradients: NDArray[np.int64]
+    """Gradients of a single model on a minibatch so far: a step of M covers takes M of them, times
+    the destinations or streams of a forward; SAM takes twice as many."""
+    stopped: Stopped
+    """What ended it: the last epoch, the loss or the errors of the stopping rule, or Ctrl-C."""
     model: nn.Module = field(repr=False)
     """The one model."""
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stopped == "interrupt"

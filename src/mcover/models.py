@@ -1,4 +1,4 @@
-"""The networks of the paper and of the studies, and how one is kept on disk."""
+"""The models of the paper and of the studies, and how one is kept on disk."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
+from mcover.committee.machine import CommitteeMachine
 from mcover.errors import McoverError
 from mcover.seeds import Seed, seed_sequence
 
@@ -57,6 +58,32 @@ class Mlp:
         return nn.Sequential(*layers)
 
 
+@dataclass(frozen=True)
+class Committee:
+    """A committee machine; images are flattened.
+
+    >>> Committee(64, hidden=3).build(seed=0)
+    CommitteeMachine(inputs=64, hidden=3, schedule=slow)
+    """
+
+    inputs: int
+    hidden: int = 9
+    schedule: str = "slow"
+    """How β and γ grow: see :func:`mcover.committee.schedules.sharpening`."""
+    normalize: bool = True
+    """Whether the rows are kept at norm √N."""
+
+    def build(self, seed: Seed) -> CommitteeMachine:
+        """A new machine whose weights are drawn by the seed alone."""
+        return CommitteeMachine(
+            self.inputs, self.hidden, schedule=self.schedule, normalize=self.normalize, seed=seed
+        )
+
+
+Kind: TypeAlias = Mlp | Committee
+KINDS: dict[str, type[Kind]] = {"mlp": Mlp, "committee": Committee}
+
+
 def paper_mlp(inputs: int = 784, classes: int = 10, dropout: float = 0.0) -> Mlp:
     """The paper's network for MNIST: 784-512-512-10."""
     return Mlp((inputs, 512, 512, classes), dropout)
@@ -67,7 +94,7 @@ def small_mlp(inputs: int = 784, classes: int = 10, dropout: float = 0.0) -> Mlp
     return Mlp((inputs, 256, 256, classes), dropout)
 
 
-def save(model: nn.Module, kind: Mlp, path: str | Path, **facts: Any) -> tuple[Path, Path]:
+def save(model: nn.Module, kind: Kind, path: str | Path, **facts: Any) -> tuple[Path, Path]:
     """Writes PATH.safetensors, the weights, and PATH.json: what they are weights of, and facts."""
     from safetensors.torch import save_file
 
@@ -77,26 +104,34 @@ def save(model: nn.Module, kind: Mlp, path: str | Path, **facts: Any) -> tuple[P
     target.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, weights)
-    config.write_text(
-        json.dumps({"model": {"kind": "mlp"} | asdict(kind)} | facts, indent=1) + "\n"
-    )
+    name = next(name for name, one in KINDS.items() if isinstance(kind, one))
+    described = {"kind": name} | asdict(kind)
+    if isinstance(model, CommitteeMachine):
+        described |= {"sharpness": [model.beta, model.gamma]}
+    config.write_text(json.dumps({"model": described} | facts, indent=1) + "\n")
     return weights, config
 
 
-def load(path: str | Path) -> nn.Sequential:
-    """The network that :func:`save` wrote to PATH.safetensors and PATH.json, ready to use."""
+def load(path: str | Path) -> nn.Module:
+    """The model that :func:`save` wrote to PATH.safetensors and PATH.json, ready to use."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     target = Path(path)
     try:
         given: Mapping[str, Any] = json.loads(target.with_name(target.name + ".json").read_text())
-        kind = Mlp(tuple(given["model"]["sizes"]), given["model"]["dropout"])
-        model = kind.build(seed=0)
+        described = dict(given["model"])
+        sharpness = described.pop("sharpness", None)
+        kind = KINDS[described.pop("kind", "mlp")]
+        if "sizes" in described:
+            described["sizes"] = tuple(described["sizes"])
+        model = kind(**described).build(seed=0)
         model.load_state_dict(load_file(target.with_name(target.name + ".safetensors")))
+        if isinstance(model, CommitteeMachine) and sharpness is not None:
+            model.beta, model.gamma = map(float, sharpness)
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise McoverError(
-            f"cannot read a network from {target}.json and {target}.safetensors: {error}; give the "
+            f"cannot read a model from {target}.json and {target}.safetensors: {error}; give the "
             "path that 'mcover train' printed, without its ending."
         ) from error
     return model.eval()

@@ -1,4 +1,4 @@
-"""An ordinary training loop, for a plain module and for a covered one alike."""
+"""An ordinary training loop, for plain modules and covered ones, for every method alike."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.optim.swa_utils import update_bn
 
+from mcover.batches import Batches
 from mcover.data import Dataset
 from mcover.errors import McoverError
-from mcover.history import History, Status
+from mcover.history import History, Status, Stopped
+from mcover.methods import METHODS
 from mcover.models import seeded
+from mcover.objectives import covers_of, errors, objective_of
 from mcover.seeds import Seed, seed_sequence
 from mcover.training_settings import Training
 
-_TEST_BATCH = 2000
+__all__ = ["errors", "fit"]
+
 _SHOW_SECONDS = 0.1
 
 
@@ -37,14 +39,15 @@ def fit(
     """Trains a module in place, as any training loop does, and follows it on the test images.
 
     A covered module (one with a ``collapse`` method, whose output has the covers in front) is
-    trained with :func:`mcover.cover_loss`; any other with the cross-entropy. Ctrl-C ends the
-    training and returns what was reached.
+    trained with :func:`mcover.cover_loss`; any other with the cross-entropy. A committee machine,
+    or covers of one, bring their own loss and fast gradients. Ctrl-C ends the training and returns
+    what was reached.
 
     Args:
         model: takes images (B, height, width), returns logits (B, classes) or (covers, B, classes).
         dataset: what to train and to test on.
-        settings: how; the paper's by default.
-        seed: orders the images, and draws dropout and weight noise.
+        settings: how; plain SGD with the paper's numbers by default.
+        seed: orders the images, and draws dropout and noise.
         progress: called now and then.
     """
     loop = _Loop(model, dataset, settings or Training(), seed, progress)
@@ -52,26 +55,10 @@ def fit(
         try:
             loop.run()
         except KeyboardInterrupt:
-            loop.interrupted = True
+            loop.stopped = "interrupt"
             if loop.steps_since:
                 loop.evaluate()
     return loop.history()
-
-
-def errors(model: nn.Module, images: Tensor, labels: Tensor) -> NDArray[np.float64]:
-    """Share of wrong labels, shape (covers,), or (1,) for a plain module; in evaluation mode."""
-    was_training = model.training
-    model.eval()
-    wrong: Tensor | int = 0
-    with torch.no_grad():
-        for batch, target in zip(images.split(_TEST_BATCH), labels.split(_TEST_BATCH), strict=True):
-            guess = model(batch).argmax(dim=-1)
-            # Several streams or destinations lie along the batch: (covers, streams · B).
-            guess = guess.reshape(len(guess) if is_covered(model) else 1, -1, len(target))
-            wrong = wrong + (guess != target).double().mean(dim=1).sum(dim=1)
-    model.train(was_training)
-    share: NDArray[np.float64] = (torch.as_tensor(wrong) / len(labels)).cpu().numpy()
-    return share
 
 
 class _Loop:
@@ -89,114 +76,123 @@ class _Loop:
         if not parameters:
             raise McoverError("the model has no parameters to train; set requires_grad on some.")
         self.model, self.settings, self.progress = model, settings, progress
-        self.device, dtype = parameters[0].device, parameters[0].dtype
-        self.images = torch.from_numpy(dataset.train_images).to(self.device, dtype)
-        self.labels = torch.from_numpy(dataset.train_labels).to(self.device)
-        self.test_images = torch.from_numpy(dataset.test_images).to(self.device, dtype)
-        self.test_labels = torch.from_numpy(dataset.test_labels).to(self.device)
-        self.torch_seed, order, noise = seed_sequence(seed).spawn(3)
-        self.order = torch.Generator().manual_seed(int(order.generate_state(1)[0]))
+        self.objective = objective = objective_of(model)
+        like, self.device = parameters[0], parameters[0].device
+        self.images = objective.images(dataset.train_images, like)
+        self.labels = objective.labels(dataset.train_labels, like)
+        self.test_images = objective.images(dataset.test_images, like)
+        self.test_labels = objective.labels(dataset.test_labels, like)
+        self.torch_seed, order, noise, method = seed_sequence(seed).spawn(4)
         self.noise = torch.Generator(self.device).manual_seed(int(noise.generate_state(1)[0]))
         self.parameters = parameters
-        self.optimizer = torch.optim.SGD(
-            parameters,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.momentum > 0,
-            weight_decay=settings.weight_decay,
-        )
-        self.average: AveragedModel | None = None
-        self.interrupted = False
-        self.steps = self.steps_since = 0
+        kind = METHODS[settings.method]
+        each = covers_of(model) if kind.each else None
+        self.batches = Batches(self.images, self.labels, settings.batch, order, each)
+        self.total = settings.epochs * self.batches.length
+        self.method = kind(model, settings, self.total, method)
+        self.stopped: Stopped = "epochs"
+        self.epochs = self.evaluated = self.gradients = self.steps_since = 0
         self.loss = torch.zeros((), device=self.device)
         self.seconds = 0.0
-        self.rows: list[tuple[float, float, NDArray[np.float64], float, float]] = []
+        self.rows: list[tuple[float, float, NDArray[np.float64], float, float, int]] = []
         self.single = model
         self._shown = time.monotonic()
 
     def run(self) -> None:
         self.model.train()
-        for epoch in range(1, self.settings.epochs + 1):
+        while self.batches.taken < self.total:
             begin = time.perf_counter()
-            for batch in torch.randperm(len(self.labels), generator=self.order).split(
-                self.settings.batch
-            ):
-                loss = self.step(self.images[batch], self.labels[batch])
-                self.show(epoch, loss)
-            first = self.settings.swa_from
-            if first is not None and epoch > first * self.settings.epochs:
-                self.average = self.average or AveragedModel(self.model)
-                self.average.update_parameters(self.model)
+            loss = self.step()
+            self.show(loss)
+            epochs = self.batches.taken // self.batches.length
+            over = False
+            if epochs > self.epochs:
+                self.epochs = epochs
+                self.method.end_epoch(epochs)
+                over = self.over()
             self.seconds += time.perf_counter() - begin
-            if epoch % self.settings.evaluate_every == 0 or epoch == self.settings.epochs:
+            last = over or self.batches.taken >= self.total
+            if last or epochs // self.settings.evaluate_every > self.evaluated:
+                self.evaluated = epochs // self.settings.evaluate_every
                 self.evaluate()
+            if over:
+                return
 
-    def step(self, images: Tensor, labels: Tensor) -> Tensor:
-        """One step of SGD; returns the loss per cover."""
-        with _noisy(self.parameters, self.settings.weight_noise, self.noise):
-            output = self.model(images)
-            loss, covers = _loss(self.model, output, labels)
-            self.optimizer.zero_grad()
-            loss.backward()
-        self.optimizer.step()
-        per_cover = loss.detach() / covers
-        self.loss += per_cover
-        self.steps += 1
+    def step(self) -> Tensor:
+        """One step of the method; returns the loss per cover."""
+        loss = self.method.step(self.fresh, self.again)
+        self.objective.settle()
+        self.loss += loss
         self.steps_since += 1
-        return per_cover
+        return loss
+
+    def fresh(self) -> Tensor:
+        """Gradients on the next batch."""
+        if self.batches.taken % self.batches.length == 0:
+            self.objective.begin(self.batches.taken // self.batches.length)
+        self.batches.next()
+        return self.again()
+
+    def again(self) -> Tensor:
+        """Gradients on the batch of before."""
+        with _noisy(self.parameters, self.settings.weight_noise, self.noise):
+            loss = self.objective.gradient(*self.batches.now, self.method.each)
+        self.gradients += self.objective.width
+        return loss
+
+    def over(self) -> bool:
+        """Whether the stopping rule is met."""
+        rule = self.settings
+        if not rule.stops or not self.method.ready:
+            return False
+        with self.method.source() as source:
+            losses, wrong = self.objective.judge(source, self.images, self.labels, rule.judge)
+        if rule.stop_loss is not None and losses.max() < rule.stop_loss:
+            self.stopped = "loss"
+        elif rule.stop_error is not None and wrong.max() <= rule.stop_error:
+            self.stopped = "errors"
+        return self.stopped != "epochs"
 
     def evaluate(self) -> None:
         loss = float(self.loss) / self.steps_since
-        done = self.steps / -(-len(self.labels) // self.settings.batch)
+        done = self.batches.passes
         if not np.isfinite(loss):
             raise McoverError(
                 f"training diverged: the loss is {loss} after {done:.4g} epochs; write a smaller "
                 f"lr (it is {self.settings.lr}) or less noise."
             )
         self.single = self.one_model()
-        covers = errors(self.model, self.test_images, self.test_labels)
-        collapse = float(errors(self.single, self.test_images, self.test_labels)[0])
-        self.rows.append((done, loss, covers, collapse, self.seconds))
+        covers = self.objective.errors(self.model, self.test_images, self.test_labels)
+        collapse = self.objective.errors(self.single, self.test_images, self.test_labels)
+        self.rows.append((done, loss, covers, float(collapse[0]), self.seconds, self.gradients))
         self.loss.zero_()
         self.steps_since = 0
 
     def one_model(self) -> nn.Module:
-        """The collapse of the covers, the SWA average, or the module itself."""
-        source = self.model
-        if self.average is not None:
-            source = copy.deepcopy(self.average.module)
-            if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in source.modules()):
-                update_bn(self.images.split(self.settings.batch), source)
-        return cast(Any, source).collapse() if is_covered(source) else source
+        """The collapse of the covers, an average of weights, or the module itself."""
+        with self.method.source() as source:
+            if source is self.model:
+                return self.objective.collapse(source)
+            source = copy.deepcopy(source)
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in source.modules()):
+            update_bn(self.images.split(self.settings.batch), source)
+        return self.objective.collapse(source)
 
-    def show(self, epoch: int, loss: Tensor) -> None:
+    def show(self, loss: Tensor) -> None:
         now = time.monotonic()
         if self.progress is None or now - self._shown < _SHOW_SECONDS:
             return
         self._shown = now
         last = self.rows[-1] if self.rows else None
-        total = self.settings.epochs * -(-len(self.labels) // self.settings.batch)
         cover, collapse = (float(last[2].mean()), last[3]) if last else (np.nan, np.nan)
-        self.progress(Status(self.steps / total, epoch, float(loss), cover, collapse))
+        done = self.batches.taken
+        share, epoch = min(done / self.total, 1.0), -(-done // self.batches.length)
+        self.progress(Status(share, epoch, float(loss), cover, collapse))
 
     def history(self) -> History:
-        columns: Sequence[tuple[object, ...]] = list(zip(*self.rows, strict=True)) or [()] * 5
-        epoch, loss, covers, collapse, seconds = map(np.array, columns)
-        return History(epoch, loss, covers, collapse, seconds, self.interrupted, self.single)
-
-
-def is_covered(model: nn.Module) -> bool:
-    """Whether a module holds covers that can be collapsed."""
-    return callable(getattr(model, "collapse", None))
-
-
-def _loss(model: nn.Module, output: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-    """The loss that is minimised, and the number of covers it sums over."""
-    if not is_covered(model):
-        return functional.cross_entropy(output, labels), 1
-    from mcover import cover_loss
-
-    return cover_loss(functional.cross_entropy, output, labels), len(output)
+        columns: Sequence[tuple[object, ...]] = list(zip(*self.rows, strict=True)) or [()] * 6
+        epoch, loss, covers, collapse, seconds, gradients = map(np.array, columns)
+        return History(epoch, loss, covers, collapse, seconds, gradients, self.stopped, self.single)
 
 
 @contextmanager

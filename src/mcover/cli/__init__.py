@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -13,18 +13,21 @@ from mcover.cli.demo import Demo
 from mcover.cli.report import Report
 from mcover.cli.study import StudyVerb
 from mcover.cli.topology import ShowTopology
-from mcover.cli.train import Train
+from mcover.cli.train import Train, defaults
 from mcover.errors import McoverError
 from mcover.progress import console, errors
 
-Verb = (
-    Annotated[ShowTopology, tyro.conf.subcommand("topology")]
-    | Annotated[Anneal, tyro.conf.subcommand("anneal")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Demo, tyro.conf.subcommand("demo")]
-    | Annotated[StudyVerb, tyro.conf.subcommand("study")]
-    | Annotated[Report, tyro.conf.subcommand("report")]
-)
+
+def verbs(arguments: list[str]) -> Any:
+    """All verbs; the defaults of training depend on the model that the arguments name."""
+    return (
+        Annotated[ShowTopology, tyro.conf.subcommand("topology")]
+        | Annotated[Anneal, tyro.conf.subcommand("anneal")]
+        | Annotated[Train, tyro.conf.subcommand("train", default=defaults(arguments))]
+        | Annotated[Demo, tyro.conf.subcommand("demo")]
+        | Annotated[StudyVerb, tyro.conf.subcommand("study")]
+        | Annotated[Report, tyro.conf.subcommand("report")]
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -35,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     try:
         verb = tyro.cli(
-            Verb,
+            verbs(given),
             args=given,
             prog="mcover",
             description=(

@@ -13,6 +13,7 @@ from rich.table import Table
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
 from mcover.discrete.trials import Summary, Trial, join, run_trials, summarize
+from mcover.experiment_settings import Experiment
 from mcover.progress import console, live_line
 from mcover.topology import GaussianRing
 from mcover.training_settings import Training
@@ -86,7 +87,8 @@ class Demo:
             console.print(text, markup=False)
             return
         console.print()
-        Train(Training(epochs=self.epochs, batch=64), output=self.output / "training").run()
+        how = Training(epochs=self.epochs, batch=64, method="mcover")
+        Train(Experiment(how), output=self.output / "training").run()
 
 
 def summary_table(summaries: list[Summary]) -> Table:

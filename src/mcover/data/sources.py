@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
+from mcover.data.classes import binarize as binarized
+from mcover.data.classes import choose_classes
 from mcover.data.dataset import Dataset, Images, Labels
 from mcover.data.files import content
 from mcover.data.idx import parse_idx
 from mcover.errors import McoverError
 
-Name = Literal["digits", "mnist", "fashion-mnist"]
-NAMES: tuple[str, ...] = get_args(Name)
+NAMES = ("digits", "mnist", "fashion-mnist")
+Binarize = Literal["median"]
 
 # Mean and standard deviation of the training pixels, as everybody writes them.
 _MOMENTS = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}
@@ -20,33 +23,44 @@ _SIDE = 28
 _EVERY = 5  # of each class of the digits, every fifth image is for testing
 
 
-def load(name: Name, normalize: bool = False) -> Dataset:
+def load(name: str, normalize: bool = False, binarize: Binarize | None = None) -> Dataset:
     """A data set by name, its pixels in [0, 1].
 
     Args:
         name: ``"digits"`` (8 x 8, from scikit-learn, no download), ``"mnist"`` or
-            ``"fashion-mnist"`` (28 x 28; see :mod:`mcover.data.files` for where they are found).
+            ``"fashion-mnist"`` (28 x 28; see :mod:`mcover.data.files` for where they are found);
+            with a colon, some classes only, by number or name: ``"mnist:3,8"``,
+            ``"fashion-mnist:dress,coat"``. Labels are then 0, 1, … in that order.
         normalize: shift and scale the pixels by the mean and the standard deviation of the
-            training pixels (MNIST: 0.1307 and 0.3081).
+            training pixels (MNIST: 0.1307 and 0.3081; those of all classes).
+        binarize: ``"median"`` makes each image ±1 by its own median: a pixel above it is +1, at
+            it or below it −1, also where the median is 0.
 
     >>> print(load("digits"))
     digits: 1,442 training and 355 test images, 8 x 8, 10 classes
+    >>> print(load("digits:3,8", binarize="median"))
+    digits:3,8: 287 training and 70 test images, 8 x 8, 2 classes
     """
-    if name not in NAMES:
-        raise McoverError(f"no data set {name!r}; write one of {', '.join(map(repr, NAMES))}.")
-    plain = _digits() if name == "digits" else _idx(name)
-    if not normalize:
-        return plain
-    known = _MOMENTS.get(name)
-    mean, spread = known or (plain.train_images.mean(), plain.train_images.std())
-    train, test = ((part - mean) / spread for part in (plain.train_images, plain.test_images))
-    return Dataset(
-        name,
-        train.astype(np.float32),
-        plain.train_labels,
-        test.astype(np.float32),
-        plain.test_labels,
-    )
+    base, colon, classes = name.partition(":")
+    if base not in NAMES:
+        raise McoverError(
+            f"no data set {base!r}; write one of {', '.join(map(repr, NAMES))}, or some classes "
+            "of one: 'mnist:3,8'."
+        )
+    if binarize not in (None, "median"):
+        raise McoverError(f"binarize is {binarize!r}; write 'median' or None.")
+    if normalize and binarize:
+        raise McoverError("binarized pixels are ±1 already; leave normalize out.")
+    found = _digits() if base == "digits" else _idx(base)
+    if normalize:
+        mean, spread = _MOMENTS.get(base) or (found.train_images.mean(), found.train_images.std())
+        train, test = ((part - mean) / spread for part in (found.train_images, found.test_images))
+        found = replace(
+            found, train_images=train.astype(np.float32), test_images=test.astype(np.float32)
+        )
+    if colon:
+        found = choose_classes(found, classes.split(","))
+    return binarized(found) if binarize else found
 
 
 def _digits() -> Dataset:

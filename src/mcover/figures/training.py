@@ -32,7 +32,7 @@ def training_figure(histories: Sequence[History], title: str) -> Figure:
     mixed = histories[0].cover_error.shape[1] > 1
     seeds = f", {len(histories)} seeds" if len(histories) > 1 else ""
 
-    epochs = min((one.epoch for one in histories), key=len)  # an interrupted one is shorter
+    epochs = [one.epoch for one in histories]
     losses = [one.train_loss for one in histories]
     _draw(loss, epochs, losses, _COVERS, "")
     loss.set(ylabel=f"training loss{' per cover' if mixed else ''}", yscale="log")
@@ -41,7 +41,8 @@ def training_figure(histories: Sequence[History], title: str) -> Figure:
     collapsed = [100 * one.collapse_error for one in histories]
     if mixed:
         count = histories[0].cover_error.shape[1]
-        _draw(error, epochs, covers, _COVERS, f"mean of {count} covers{seeds}")
+        each = [one for one in epochs for _ in range(count)]
+        _draw(error, each, covers, _COVERS, f"mean of {count} covers{seeds}")
         _draw(error, epochs, collapsed, _COLLAPSE, f"their collapse{seeds}")
     elif any(np.any(a != b) for a, b in zip(covers, collapsed, strict=True)):
         _draw(error, epochs, covers, _COVERS, f"last weights{seeds}")
@@ -60,19 +61,29 @@ def training_figure(histories: Sequence[History], title: str) -> Figure:
 
 def _draw(
     axes: Axes,
-    epochs: NDArray[np.float64],
+    epochs: Sequence[NDArray[np.float64]],
     lines: Sequence[NDArray[np.float64]],
     colour: str,
     label: str,
 ) -> None:
-    values = np.array([line[: len(epochs)] for line in lines])
-    # One dot says that there was one evaluation, where a line would show nothing.
-    marker = "o" if len(epochs) == 1 else None
-    if len(values) > 1:
-        for line in values[:60]:
-            axes.plot(epochs, line, marker=marker, color=colour, linewidth=0.7, alpha=0.35)
-    mean = values.mean(axis=0)
-    axes.plot(epochs, mean, marker=marker, color=colour, linewidth=2.2, label=label)
+    """Thin lines, and their mean as far as all were evaluated in the same epochs."""
+    common = 0
+    for column in zip(*epochs, strict=False):  # one that was stopped is shorter
+        if len(set(column)) > 1:
+            break
+        common += 1
+    if len(lines) > 1:
+        for number, (at, line) in enumerate(zip(epochs[:60], lines[:60], strict=True)):
+            named = label if not common and not number else None
+            axes.plot(at, line, marker=_marker(at), color=colour, lw=0.7, alpha=0.35, label=named)
+    if common:
+        at, mean = epochs[0][:common], np.mean([line[:common] for line in lines], axis=0)
+        axes.plot(at, mean, marker=_marker(at), color=colour, linewidth=2.2, label=label)
+
+
+def _marker(epochs: NDArray[np.float64]) -> str | None:
+    """One dot says that there was one evaluation, where a line would show nothing."""
+    return "o" if len(epochs) == 1 else None
 
 
 def _ceiling(lines: Sequence[NDArray[np.float64]]) -> float:

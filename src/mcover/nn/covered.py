@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from mcover.errors import McoverError
 from mcover.nn import directed
@@ -47,11 +47,35 @@ class Covered(Covers):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs all covers on the same inputs."""
+        return self._forward(args, kwargs, each=False)
+
+    def each(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs each cover on inputs of its own; outputs are (M, B, ...) as of a common input.
+
+        Where covers mix, the messages of cover α come from its own inputs; in the directed lift,
+        context α sees the inputs of cover α.
+
+        Args:
+            args: what the base model takes, every tensor with the covers first, (M, B, ...).
+            kwargs: the same by keyword.
+        """
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if _is(leaf)]
+        wrong = [t for t in tensors if t.ndim == 0 or len(t) != self.covers]
+        if wrong or not tensors:
+            seen = f"a tensor of shape {tuple(wrong[0].shape)}" if wrong else "no tensor"
+            raise McoverError(
+                f"each takes every tensor with the {self.covers} covers first, and got {seen}; "
+                f"write covered.each(x) with x of shape ({self.covers}, B, ...), or covered(x) for "
+                "inputs that all covers share."
+            )
+        return self._forward(args, kwargs, each=True)
+
+    def _forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
         if self.training:
             every = self.settings.redraw_every
             if every is not None and self.steps and self.steps % every == 0:
                 self.redraw()
-        outputs = [self._run(*tensors, args, kwargs) for tensors in self._passes()]
+        outputs = [self._run(*tensors, args, kwargs, each) for tensors in self._passes()]
         if self.training:
             self.steps += 1
         if len(outputs) == 1:
@@ -138,27 +162,36 @@ class Covered(Covers):
         return [(self.steps * count + k) % size for k in range(count)]
 
     def _run(
-        self, stacks: Mapping[str, Tensor], common: Mapping[str, Tensor], args: Any, kwargs: Any
+        self,
+        stacks: Mapping[str, Tensor],
+        common: Mapping[str, Tensor],
+        args: Any,
+        kwargs: Any,
+        each: bool,
     ) -> Any:
         """One pass over the M covers, each cover seeing the base's own shapes."""
         forms: list[tuple[list[Any], Any]] = []
-
+        given, taken = tree_flatten((args, kwargs)) if each else ([], None)
         places = self._places()
 
-        def one_cover(own: dict[str, Tensor]) -> list[Tensor]:
+        def one_cover(own: dict[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
+            own_args, own_kwargs = (
+                tree_unflatten(_filled(given, inputs), taken) if taken else (args, kwargs)
+            )
             tensors = {place: own[name] for name in own for place in places[name]}
             # Ties are ours to keep: functional_call leaves a module with two names half restored.
             output = functional_call(
-                self.net, {**tensors, **common}, args, kwargs, tie_weights=False
+                self.net, {**tensors, **common}, own_args, own_kwargs, tie_weights=False
             )
             leaves, form = tree_flatten(output)
             forms.append((leaves, form))
-            return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            return [leaf for leaf in leaves if _is(leaf)]
 
         state = {name: self.net.get_buffer(name) for name in self.state}
         try:
             with _kernels_that_batch():
-                values = iter(torch.vmap(one_cover, randomness="different")({**stacks, **state}))
+                run = torch.vmap(one_cover, (0, 0), randomness="different")
+                values = run({**stacks, **state}, [leaf for leaf in given if _is(leaf)])
         except RuntimeError as error:
             if "data-dependent control flow" not in str(error):
                 raise
@@ -167,8 +200,7 @@ class Covered(Covers):
                 "write the branch with torch.where, or lift only modules without one: select=[...]."
             ) from error
         leaves, form = forms[-1]
-        filled = [next(values) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        return tree_unflatten(filled, form)
+        return tree_unflatten(_filled(leaves, values), form)
 
     def _places(self) -> dict[str, list[str]]:
         """Where each tensor is held: all its names, but one only for each module."""
@@ -199,6 +231,12 @@ class Covered(Covers):
 
 def _is(leaf: Any) -> bool:
     return isinstance(leaf, Tensor)
+
+
+def _filled(leaves: Iterable[Any], tensors: Iterable[Tensor]) -> list[Any]:
+    """The leaves with other tensors in the places of theirs."""
+    values = iter(tensors)
+    return [next(values) if _is(leaf) else leaf for leaf in leaves]
 
 
 def _split(output: Tensor, size: int) -> Tensor:

@@ -11,7 +11,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from mcover.errors import McoverError
 
 
-def cover_loss(criterion: Callable[[Any, Any], Any], outputs: Any, target: Any) -> Any:
+def cover_loss(
+    criterion: Callable[[Any, Any], Any], outputs: Any, target: Any, *, each: bool = False
+) -> Any:
     """Sum over covers of ``criterion(outputs[α], target)``.
 
     With a criterion that averages over the batch, each cover sees gradients of the base's size.
@@ -23,6 +25,8 @@ def cover_loss(criterion: Callable[[Any, Any], Any], outputs: Any, target: Any) 
         outputs: what the covered model returned, covers first: a tensor, or tuples, lists and
             dicts of tensors.
         target: what the criterion takes, batch first, the same for all covers.
+        each: whether covers have targets of their own, beside inputs of their own
+            (``covered.each(x)``): then every tensor of the target has the covers first.
 
     >>> outputs = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> cover_loss(torch.nn.functional.mse_loss, outputs, torch.tensor([1.0, 2.0]))
@@ -31,13 +35,32 @@ def cover_loss(criterion: Callable[[Any, Any], Any], outputs: Any, target: Any) 
     leaves = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
     if not leaves or leaves[0].ndim == 0:
         raise McoverError("cover_loss takes what the covered model returned: covers come first.")
-    target = _repeated(leaves[0], target)
+    covers = len(leaves[0])
+    if each:
+        _check_each(target, covers)
+        targets = [_repeated(leaves[0], _of_cover(target, cover)) for cover in range(covers)]
+    else:
+        targets = [_repeated(leaves[0], target)] * covers
 
     def total(cover: int) -> Any:
-        output = tree_map(lambda leaf: leaf[cover] if _is_tensor(leaf) else leaf, outputs)
-        return criterion(output, target)
+        return criterion(_of_cover(outputs, cover), targets[cover])
 
-    return sum((total(cover) for cover in range(1, len(leaves[0]))), start=total(0))
+    return sum((total(cover) for cover in range(1, covers)), start=total(0))
+
+
+def _of_cover(tree: Any, cover: int) -> Any:
+    return tree_map(lambda leaf: leaf[cover] if _is_tensor(leaf) else leaf, tree)
+
+
+def _check_each(target: Any, covers: int) -> None:
+    tensors = [leaf for leaf in tree_leaves(target) if _is_tensor(leaf)]
+    wrong = [t for t in tensors if t.ndim == 0 or len(t) != covers]
+    if wrong or not tensors:
+        seen = f"a tensor of shape {tuple(wrong[0].shape)}" if wrong else "no tensor"
+        raise McoverError(
+            f"each=True takes a target with the {covers} covers first, and got {seen}; write a "
+            f"target of shape ({covers}, B, ...), or each=False for one that all covers share."
+        )
 
 
 def _repeated(output: torch.Tensor, target: Any) -> Any:

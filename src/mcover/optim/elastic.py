@@ -1,0 +1,128 @@
+"""Elastic averaging SGD: replicas tied to a centre that follows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+from torch.optim.optimizer import ParamsT
+
+from mcover.errors import McoverError
+from mcover.optim.coupled import Base, Coupled, join
+from mcover.optim.options import Group, check_count, check_number
+
+_BETA = 0.9  # what Zhang et al. recommend for the centre's rate
+
+
+class ElasticSGD(Coupled):
+    """Synchronous EASGD (Zhang et al., 2015), and EAMSGD with ``momentum`` and ``nesterov``.
+
+    In every ``period``-th step, beginning with the first, all values on the right being old ones:
+
+        x_i ← x_i − η∇L_i − α(x_i − x̃),    x̃ ← x̃ + β(mean_i x_i − x̃),    α = ηρ, β = Mα;
+
+    in the others the base steps alone. The centre x̃ starts at the barycentre. β is limited to 1,
+    where the centre is the barycentre; from α = 1 on, replicas and centre are set to the barycentre
+    of what the base made of the replicas, so that ``coupling=inf`` averages every ``period`` steps.
+
+    >>> import mcover, torch
+    >>> covered = mcover.lift(torch.nn.Linear(3, 2), 4, mcover.Identity(), seed=0)
+    >>> optimizer = ElasticSGD(covered.stacks().values(), lr=0.1, momentum=0.9, nesterov=True)
+    >>> x, y = torch.ones(5, 3), torch.zeros(5, 2)
+    >>> loss = mcover.cover_loss(torch.nn.functional.mse_loss, covered(x), y)
+    >>> loss.backward()
+    >>> optimizer.step()
+    >>> with optimizer.at_centre():
+    ...     net = covered.collapse()
+
+    Args:
+        params: stacks (M, *shape), ``covered.stacks().values()``; or parameter groups, those with
+            ``"replicas": False`` for what all covers share.
+        lr: η, also of the base optimizer.
+        coupling: ρ. "auto" makes β = 0.9 at the learning rate that the group is given.
+        period: τ, the steps between communications.
+        base: the optimizer that makes the gradient step; one that acts on each weight by itself,
+            as SGD and Adam do, keeps the replicas apart.
+        options: of the base, e.g. momentum, nesterov, weight_decay.
+
+    Shape:
+        A parameter (M, *shape) has the centre (*shape); M is the same in all groups.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        coupling: float | Literal["auto"] = "auto",
+        period: int = 1,
+        base: Base = SGD,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            params, base, {"lr": lr, **options}, {"coupling": coupling, "period": period}
+        )
+
+    @torch.no_grad()
+    def centre(self, stack: Tensor) -> Tensor:
+        """x̃ of one stack, shape (*shape); the barycentre before the first step."""
+        found: Tensor | None = self.state.get(stack, {}).get("centre")
+        return stack.mean(0) if found is None else found.clone()
+
+    @contextmanager
+    def at_centre(self) -> Iterator[None]:
+        """Inside, all replicas are at the centre; outside, they are what they were.
+
+        Running statistics stay those of the replicas: ``collapse(buffers="recalibrate", ...)``.
+        """
+        stacks = self.stacks()
+        kept = [stack.detach().clone() for stack in stacks]
+        with torch.no_grad():
+            for stack in stacks:
+                stack.copy_(self.centre(stack).expand_as(stack))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for stack, before in zip(stacks, kept, strict=True):
+                    stack.copy_(before)
+
+    def _check(self, group: Group) -> None:
+        check_count(group, "period")
+        if group["coupling"] != "auto":
+            check_number(group, "coupling", infinite=True, also=", inf or 'auto'")
+        elif group["replicas"]:
+            if not float(group["lr"]) > 0:
+                raise McoverError(
+                    f"coupling='auto' divides by lr, which is {group['lr']}; write a positive lr, "
+                    "or a number for coupling."
+                )
+            group["coupling"] = _BETA / (self.covers * float(group["lr"]))
+
+    def _before(self, group: Group, stack: Tensor) -> tuple[Tensor, Tensor | None, float]:
+        centre, rho = self.centre(stack), float(group["coupling"])
+        alpha = rho if math.isinf(rho) else float(group["lr"]) * rho
+        if group["taken"] % group["period"]:
+            alpha = 0.0
+        if not 0 < alpha < 1:
+            return centre, None, alpha
+        towards = (stack - centre).mul_(alpha)
+        beta = min(len(stack) * alpha, 1.0)
+        return centre.add_(stack.mean(0).sub_(centre), alpha=beta), towards, alpha
+
+    def _after(
+        self, group: Group, stack: Tensor, kept: tuple[Tensor, Tensor | None, float]
+    ) -> None:
+        centre, towards, alpha = kept
+        if towards is not None:
+            stack.sub_(towards)
+        elif alpha >= 1:
+            join(stack)
+            centre = stack[0].clone()
+        # Only now: some optimizers take a state that is not empty for one of their own.
+        self.state[stack]["centre"] = centre

@@ -1,0 +1,298 @@
+"""Every training method by name: against updates written out, its batches, gradients and rules."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import mcover
+from mcover import data
+from mcover.batches import Batches
+from mcover.committee import CommitteeMachine
+from mcover.errors import McoverError
+from mcover.models import Mlp
+from mcover.training import fit
+from mcover.training_settings import METHODS, Training
+
+TINY = Mlp((64, 12, 10))
+ON_COVERS = ("mcover", "rsgd", "elastic")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return data.subset(data.load("digits"), 300, seed=0)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return data.subset(data.load("digits:3,8", binarize="median"), 200, seed=0)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def lifted(model, method, noise=0.05):
+    topology = mcover.Uniform() if method == "mcover" else mcover.Identity()
+    return mcover.lift(model, 3, topology, noise=noise, seed=0)
+
+
+def module(kind, method):
+    base = TINY.build(seed=0) if kind == "mlp" else CommitteeMachine(64, 5, seed=0)
+    return lifted(base, method) if method in ON_COVERS else base
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["mlp", "committee"])
+def test_every_method_learns_with_every_model(kind, method, digits, pair):
+    dataset = digits if kind == "mlp" else pair
+    settings = Training(epochs=30, batch=50, lr=0.1 if kind == "mlp" else 1.0, method=method)
+    settings = replace(
+        settings, **{"entropy": {"inner_steps": 5}, "ema": {"decay": 0.9}}.get(method, {})
+    )
+    history = fit(module(kind, method), dataset, settings)
+    assert history.collapse_error[-1] < (0.2 if kind == "mlp" else 0.1)
+    assert type(history.model) is (nn.Sequential if kind == "mlp" else CommitteeMachine)
+    assert history.stopped == "epochs"
+    again = fit(module(kind, method), dataset, settings)
+    np.testing.assert_array_equal(history.train_loss, again.train_loss)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "gradients"),
+    [
+        ("sgd", {}, 1),
+        ("swa", {}, 1),
+        ("ema", {}, 1),
+        ("sam", {}, 2),
+        ("entropy", {"inner_steps": 4}, 1),
+        ("mcover", {}, 3),
+        ("rsgd", {}, 3),
+        ("elastic", {}, 3),
+    ],
+)
+def test_gradients_of_single_models_are_counted(digits, method, options, gradients):
+    """An epoch is one pass over the images for each cover, whatever the method makes of it."""
+    settings = Training(epochs=2, batch=50, lr=0.01, method=method, **options)
+    history = fit(module("mlp", method), digits, settings)
+    assert history.gradients.tolist()[-1] == 2 * 6 * gradients
+    np.testing.assert_array_equal(history.epoch[-1], 2)
+
+
+def test_gradients_of_a_lift_are_counted_for_every_pass(pair):
+    base = CommitteeMachine(64, 5, seed=0)
+    covered = mcover.lift(
+        base, 3, mcover.Uniform(), routing="weights", bank=4, destinations=None, seed=0
+    )
+    history = fit(covered, pair, Training(epochs=2, batch=100))
+    assert history.gradients.tolist() == [2 * 3 * 4, 4 * 3 * 4]
+
+
+def test_a_walk_longer_than_an_epoch_takes_its_batches_from_the_next(digits):
+    settings = Training(epochs=3, batch=150, method="entropy", inner_steps=5, evaluate_every=2)
+    history = fit(TINY.build(seed=0), digits, settings)
+    np.testing.assert_array_equal(history.epoch, [2.5, 5.0])
+    assert history.gradients.tolist() == [5, 10]
+
+
+def full_batch(model, images, labels):
+    x, y = torch.from_numpy(images), torch.from_numpy(labels)
+    loss = functional.cross_entropy(model(x), y)
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+def weights(model):
+    return torch.cat([one.detach().ravel() for one in model.parameters()])
+
+
+def test_sam_takes_the_gradient_uphill(digits):
+    model, twin = TINY.build(seed=0), TINY.build(seed=0)
+    fit(model, digits, Training(3, 10_000, 0.1, 0.0, method="sam", rho=0.2))
+    for _ in range(3):
+        parameters = list(twin.parameters())
+        grads = full_batch(twin, digits.train_images, digits.train_labels)
+        norm = torch.sqrt(sum(grad.square().sum() for grad in grads))
+        kept = [one.detach().clone() for one in parameters]
+        with torch.no_grad():
+            for one, grad in zip(parameters, grads, strict=True):
+                one.add_(0.2 * grad / norm)
+        grads = full_batch(twin, digits.train_images, digits.train_labels)
+        with torch.no_grad():
+            for one, grad, before in zip(parameters, grads, kept, strict=True):
+                one.copy_(before - 0.1 * grad)
+    torch.testing.assert_close(weights(model), weights(twin), rtol=1e-4, atol=1e-5)
+
+
+def test_an_interrupt_does_not_leave_sam_uphill(digits, monkeypatch):
+    model = TINY.build(seed=0)
+    start = weights(model).clone()
+    calls = []
+
+    def interrupted(self, images, labels, each):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(self, images, labels, each)
+
+    original = mcover.objectives.Objective.gradient
+    monkeypatch.setattr(mcover.objectives.Objective, "gradient", interrupted)
+    fit(model, digits, Training(epochs=2, method="sam", rho=1.0))
+    assert torch.equal(weights(model), start)
+
+
+def test_ema_averages_every_step(digits):
+    def after(epochs):
+        model = TINY.build(seed=0)
+        return fit(model, digits, Training(epochs, 10_000, 0.1, 0.0)).model
+
+    steps = [weights(after(epochs)) for epochs in (1, 2, 3)]
+    mean = steps[0]
+    for one in steps[1:]:
+        mean = 0.8 * mean + 0.2 * one
+    model = TINY.build(seed=0)
+    history = fit(model, digits, Training(3, 10_000, 0.1, 0.0, method="ema", decay=0.8))
+    torch.testing.assert_close(weights(history.model), mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights(model), steps[-1])
+
+
+@pytest.mark.parametrize("method", ["rsgd", "elastic"])
+@pytest.mark.parametrize("kind", ["mlp", "committee"])
+def test_replicas_without_coupling_train_alone_on_batches_of_their_own(kind, method, digits, pair):
+    dataset = digits if kind == "mlp" else pair
+    covered = module(kind, method)
+    start = [covered.cover(index) for index in range(3)]
+    settings = Training(epochs=2, batch=64, lr=0.05, method=method, coupling=0.0)
+    fit(covered, dataset, settings, seed=4)
+    fit(start[0], dataset, replace(settings, method="sgd", coupling=None), seed=4)
+    # The first replica is the plain model with the same seed; the others see other batches.
+    torch.testing.assert_close(weights(covered.cover(0)), weights(start[0]), rtol=1e-4, atol=1e-5)
+    fit(start[1], dataset, replace(settings, method="sgd", coupling=None), seed=4)
+    assert not torch.allclose(weights(covered.cover(1)), weights(start[1]), atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["rsgd", "elastic"])
+def test_replicas_of_infinite_coupling_stay_together(method, digits):
+    covered = module("mlp", method)
+    history = fit(covered, digits, Training(2, 64, method=method, coupling=float("inf")))
+    torch.testing.assert_close(weights(covered.cover(0)), weights(covered.cover(2)))
+    np.testing.assert_array_equal(history.cover_error[-1], history.collapse_error[-1])
+
+
+def test_elastic_hands_back_its_centre(digits):
+    covered = module("mlp", "elastic")
+    settings = Training(2, 64, method="elastic", coupling=0.1, period=7)
+    history = fit(covered, digits, settings)
+    assert not torch.allclose(weights(history.model), weights(covered.collapse()), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ON_COVERS)
+def test_methods_on_covers_refuse_a_plain_module(method, digits):
+    with pytest.raises(McoverError, match=rf"method '{method}' acts on covers.*mcover.lift"):
+        fit(TINY.build(seed=0), digits, Training(method=method))
+
+
+def test_without_sam_the_message_says_what_to_install(digits, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pytorch_optimizer", None)
+    with pytest.raises(McoverError, match=r"pip install 'mcover\[rivals\]'"):
+        fit(TINY.build(seed=0), digits, Training(method="sam"))
+
+
+def numbered(count):
+    return torch.arange(count, dtype=torch.float32).reshape(-1, 1), torch.arange(count)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("each", [None, 3])
+def test_a_pass_has_every_image_once_for_every_cover(each, whole, monkeypatch):
+    monkeypatch.setattr("mcover.batches._WHOLE_BYTES", 1 << 25 if whole else 0)
+    batches = Batches(*numbered(10), 4, np.random.SeedSequence(1), each)
+    seen = []
+    for _ in range(2):
+        parts = [batches.next() for _ in range(3)]
+        assert [part[1].shape[-1] for part in parts] == [4, 4, 2]
+        labels = torch.cat([part[1] for part in parts], dim=-1).reshape(each or 1, 10)
+        assert all(sorted(row) == list(range(10)) for row in labels.tolist())
+        images = torch.cat([part[0] for part in parts], dim=-2).reshape(each or 1, 10)
+        assert torch.equal(images, labels.float())
+        seen += labels.tolist()
+    assert len({tuple(row) for row in seen}) == len(seen)
+    assert batches.passes == 2
+
+
+def test_the_first_cover_sees_the_batches_of_a_plain_training():
+    plain, own = (Batches(*numbered(9), 2, np.random.SeedSequence(7), each) for each in (None, 4))
+    for _ in range(10):
+        assert torch.equal(plain.next()[1], own.next()[1][0])
+
+
+@pytest.mark.parametrize("judge", ["collapse", "covers"])
+@pytest.mark.parametrize("method", ["sgd", "mcover"])
+def test_training_stops_in_the_first_epoch_without_errors(method, judge, pair):
+    pair = data.subset(pair, 40, seed=1)
+    settings = Training(
+        400, 20, 1.0, 0.9, evaluate_every=7, method=method, stop_error=0.0, judge=judge
+    )
+    model = module("committee", method)
+    history = fit(model, pair, settings)
+    assert history.stopped == "errors"
+    last = int(history.epoch[-1])
+    assert 1 < last < 400
+
+    def wrong(epochs):
+        model = module("committee", method)
+        plain = replace(settings, epochs=epochs, stop_error=None, judge="collapse")
+        single = fit(model, pair, plain).model
+        covers = [single] if method == "sgd" or judge == "collapse" else []
+        covers = covers or [model.cover(index) for index in range(3)]
+        images = torch.from_numpy(pair.train_images)
+        labels = torch.from_numpy(pair.train_labels)
+        return [int((one.predict(images) != labels).sum()) for one in covers]
+
+    assert max(wrong(last)) == 0
+    assert max(wrong(last - 1)) > 0
+
+
+def test_training_stops_where_the_loss_is_small(digits):
+    settings = Training(200, 50, 0.1, stop_loss=0.3)
+    model = TINY.build(seed=0)
+    history = fit(model, digits, settings)
+    assert history.stopped == "loss"
+    with torch.no_grad():
+        x, y = torch.from_numpy(digits.train_images), torch.from_numpy(digits.train_labels)
+        assert 0.1 < float(functional.cross_entropy(model(x), y)) < 0.3
+    before = TINY.build(seed=0)
+    fit(before, digits, replace(settings, epochs=int(history.epoch[-1]) - 1, stop_loss=None))
+    with torch.no_grad():
+        assert float(functional.cross_entropy(before(x), y)) >= 0.3
+
+
+def test_swa_does_not_stop_before_it_averages(pair):
+    how = Training(100, 50, 1.0, 0.0, method="swa", average_from=0.9, stop_error=1.0)
+    history = fit(CommitteeMachine(64, 5, seed=0), pair, how)
+    assert (history.stopped, history.epoch[-1]) == ("errors", 91)
+
+
+def test_a_stopping_rule_works_for_covers_of_a_network(digits):
+    how = Training(40, 50, 0.1, stop_error=0.05, judge="covers", method="mcover")
+    covered = module("mlp", "mcover")
+    history = fit(covered, digits, how)
+    assert history.stopped == "errors"
+    x, y = torch.from_numpy(digits.train_images), torch.from_numpy(digits.train_labels)
+    shares = [float((covered.cover(k)(x).argmax(1) != y).double().mean()) for k in range(3)]
+    assert 0 < max(shares) <= 0.05
+
+
+def test_sharpness_follows_the_passes_over_the_images(pair):
+    model = CommitteeMachine(64, 5, seed=0)
+    fit(model, pair, Training(5, 50, 1.0))
+    assert (model.beta, model.gamma) == model.schedule.at(4)
+    assert copy.deepcopy(model).beta == model.beta
+    torch.testing.assert_close(model.J.square().sum(1), torch.full((5,), 64.0))
