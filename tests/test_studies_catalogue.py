@@ -1,17 +1,22 @@
 import numpy as np
 import pytest
 
-from mcover import McoverError, anneal, teacher_student
+from mcover import McoverError, anneal, lift, teacher_student
+from mcover.data import load, subset
 from mcover.discrete import LinearSchedule
 from mcover.figures.studies import COLUMN, study_figure
 from mcover.figures.style import save
+from mcover.models import small_mlp
 from mcover.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
+from mcover.studies.cells import canonical
 from mcover.studies.kinds import KINDS, find_kind
 from mcover.studies.plan import by_key
 from mcover.studies.published import TABLE_1
 from mcover.studies.study import SCALES
 from mcover.studies.tables import contrast_table, markdown, tables
 from mcover.topology import GaussianRing
+from mcover.training import fit
+from mcover.training_settings import Training
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -53,16 +58,42 @@ def test_cells_are_told_apart_and_contrasts_name_series_that_exist(name, scale):
 
 
 def test_methods_meet_the_same_instances():
-    study = find_study("table-1")
-    problems = {
-        cell.series: {name: cell.settings[name] for name in ("n", "alpha", "ties")}
-        for cell in study.at("paper")
-        if cell.kind == "perceptron"
+    same = {
+        "perceptron": ("n", "alpha", "ties", "schedule"),
+        "committee": ("data", "images", "subset_seed", "hidden", "schedule"),
+        "network": ("data", "images", "model"),
     }
-    assert len({str(one) for one in problems.values()}) == 1
-    networks = [cell.settings for cell in study.at("paper") if cell.kind == "network"]
-    assert networks[0]["network"] == networks[1]["network"]
-    assert networks[0]["training"] == networks[1]["training"]
+    for scale in SCALES:
+        met: dict[str, set[str]] = {}
+        for cell in find_study("table-1").at(scale):
+            given = {name: cell.settings[name] for name in same[cell.kind]}
+            if "training" in cell.settings:
+                given |= cell.settings["training"] | {"method": None}
+            met.setdefault(cell.kind, set()).add(canonical(given))
+        assert {kind: len(given) for kind, given in met.items()} == dict.fromkeys(same, 1)
+
+
+def test_a_network_trial_is_the_plain_call():
+    (cell,) = find_study("mlp-errors").at("smoke", only="M-cover")
+    found = find_kind("network").load().run(cell.settings, 3)
+    data = subset(load("digits", normalize=True), 200, 3)
+    base = small_mlp(data.inputs, data.classes).build([3, 0])
+    covered = lift(base, 5, GaussianRing(1.5, shift=2), blocks=8, seed=[3, 1])
+    history = fit(covered, data, Training(epochs=2, batch=50), seed=[3, 2])
+    assert found["error"] == history.collapse_error[-1]
+    assert found["cover_error"] == history.cover_error[-1].mean()
+    assert found["gradients"] == 2 * 4 * 5
+
+
+def test_an_ensemble_votes_with_models_of_its_own_seeds():
+    (cell,) = find_study("equal-budget").at("smoke", only="ensemble")
+    run_one = find_kind("network").load().run
+    found = run_one(cell.settings, 1)
+    plain = {name: value for name, value in cell.settings.items() if name != "ensemble"}
+    alone = run_one({**plain, "ensemble": 1}, 1)
+    assert alone["error"] == run_one(plain, 1)["error"] == alone["cover_error"]
+    assert found["gradients"] == 5 * alone["gradients"]
+    assert found["error"] != alone["error"]
 
 
 def test_a_perceptron_trial_is_the_plain_call():
@@ -95,20 +126,14 @@ def test_the_best_restart_is_the_one_of_least_training_energy():
     assert found["generalization_error"] == plain.generalization_error[best]
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_budgets_are_equal(scale):
-    study = find_study("equal-budget")
-    proposals, gradients = set(), set()
-    for cell in study.at(scale):
-        settings = cell.settings
-        if cell.kind == "perceptron":
-            sweeps = len(LinearSchedule(**settings["schedule"]).temperatures())
-            covers = settings["anneal"].get("covers", 1)
-            proposals.add(sweeps * covers * settings.get("reads", 1))
-        else:
-            gradients.add(settings["training"]["epochs"] * settings["lift"].get("covers", 1))
-    assert max(proposals) <= 1.1 * min(proposals)
-    assert len(gradients) == 1
+def test_budgets_are_equal():
+    counted: dict[str, set[float]] = {"proposals": set(), "gradients": set()}
+    for cell in find_study("equal-budget").at("smoke"):
+        outcome = find_kind(cell.kind).load().run(cell.settings, 0)
+        name = "proposals" if cell.kind == "perceptron" else "gradients"
+        counted[name].add(outcome[name])
+    assert max(counted["proposals"]) <= 1.02 * min(counted["proposals"])
+    assert len(counted["gradients"]) == 1
 
 
 def test_the_paper_is_set_beside_what_it_computed_only():

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from mcover.errors import McoverError
-from mcover.studies.catalogue import budget, costs, low_data, networks, perceptrons, table_1
+from mcover.studies.catalogue import (
+    budget,
+    committees,
+    costs,
+    low_data,
+    networks,
+    perceptrons,
+    table_1,
+)
 from mcover.studies.study import Study
 
 STUDIES: dict[str, Study] = {
@@ -11,8 +19,10 @@ STUDIES: dict[str, Study] = {
     for study in (
         table_1.TABLE_1,
         perceptrons.LOADING,
+        committees.COMMITTEE_ERRORS,
         networks.MLP_ERRORS,
         perceptrons.TOPOLOGY,
+        committees.COMMITTEE_TOPOLOGY,
         perceptrons.COVERS,
         perceptrons.VARIANTS,
         costs.COSTS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcover.studies.catalogue.parts import Options, directed, messages, network
+from mcover.studies.catalogue.parts import Options, directed, messages, trained
 from mcover.studies.cells import Cell, Choice
 from mcover.studies.study import Choosing, Study
 from mcover.topology import GaussianRing, Identity
@@ -37,19 +37,20 @@ _BEST, _BOTH = "directed lift, best of search", "directed lift, redrawn, and dro
 # Options by the label of the candidate; a line with one candidate has nothing to choose.
 _LINES: dict[str, dict[str, Options]] = {
     "vanilla": {"": {}},
-    "message lift M=5": {"": {"lift": messages(5)}},
-    "five apart, averaged": {"": {"lift": messages(5, Identity())}},
+    "message lift M=5": {"": messages(5)},
+    "five apart, averaged": {"": messages(5, Identity())},
     "SWA, five times the epochs": {
-        f"from {share}": {"times": 5, "swa_from": share} for share in (0.25, 0.5, 0.75)
+        f"from {share}": {"times": 5, "method": "swa", "average_from": share}
+        for share in (0.25, 0.5, 0.75)
     },
-    "directed lift, quenched": {f"noise {x}": {"lift": directed(x)} for x in _NOISES},
-    "directed lift, redrawn": {f"noise {x}": {"lift": directed(x, **_EACH_EPOCH)} for x in _NOISES},
-    _BEST: {label: {"lift": lift} for label, lift in _SEARCH.items()},
+    "directed lift, quenched": {f"noise {x}": directed(x) for x in _NOISES},
+    "directed lift, redrawn": {f"noise {x}": directed(x, **_EACH_EPOCH) for x in _NOISES},
+    _BEST: _SEARCH,
     _DROPOUT: {f"{p}": {"dropout": p} for p in _DROPOUTS},
     _LONG_DROPOUT: {f"{p}": {"dropout": p, "times": 4} for p in _DROPOUTS},
     "weight noise": {f"{x}": {"weight_noise": x} for x in (0.02, 0.035, 0.05, 0.07)},
     _BOTH: {
-        f"noise {x}, dropout {p}": {"lift": directed(x, **_EACH_EPOCH), "dropout": p}
+        f"noise {x}, dropout {p}": directed(x, **_EACH_EPOCH) | {"dropout": p}
         for x in (0.03, 0.05)
         for p in (0.2, 0.35, 0.5)
     },
@@ -59,10 +60,10 @@ _SMOKE = ("vanilla", "message lift M=5", _DROPOUT)
 
 
 def _few_images(smoke: bool, times: int = 1, **options: Any) -> Options:
-    size: Options = {"data": "mnist", "images": 1000, "sizes": (784, 256, 256, 10), "batch": 100}
+    size: Options = {"data": "mnist", "images": 1000, "model": "small-mlp", "batch": 100}
     if smoke:
-        size = {"data": "digits", "images": 100, "sizes": (64, 16, 10), "batch": 50}
-    return network(**size, epochs=times * (2 if smoke else 60), **options)
+        size |= {"data": "digits", "images": 100, "batch": 50}
+    return trained(**size, epochs=times * (2 if smoke else 60), **options)
 
 
 def _low_data(names: tuple[str, ...], trials: int, smoke: bool = False) -> tuple[Cell, ...]:

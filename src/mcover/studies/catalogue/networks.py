@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcover.studies.catalogue.parts import Options, messages, network
+from mcover.studies.catalogue.parts import Options, messages, trained
 from mcover.studies.cells import Cell
 from mcover.studies.published import MLP, TABLE_1
 from mcover.studies.study import Scale, Study
 from mcover.topology import Identity
 
 _SIZES: dict[Scale, Options] = {
-    "smoke": {"data": "digits", "images": 200, "sizes": (64, 16, 10), "batch": 50},
-    "quick": {"data": "mnist", "images": 6000, "sizes": (784, 512, 512, 10), "batch": 256},
-    "paper": {"data": "mnist", "images": None, "sizes": (784, 512, 512, 10), "batch": 256},
+    "smoke": {"data": "digits", "images": 200, "model": "small-mlp", "batch": 50},
+    "quick": {"data": "mnist", "images": 6000, "model": "mlp", "batch": 256},
+    "paper": {"data": "mnist", "images": None, "model": "mlp", "batch": 256},
 }
 _EPOCHS: dict[Scale, int] = {"smoke": 2, "quick": 10, "paper": 40}
 
 
-def mlp(scale: Scale, times: int = 1, **more: Any) -> Options:
-    """The paper's network on MNIST, few images of it, or a tiny one on digits.
+def mlp(scale: Scale, times: float = 1, **more: Any) -> Options:
+    """The paper's network on MNIST, on few images of it, or a small one on digits.
 
     Args:
         scale: which of them.
         times: so many times the epochs.
         **more: a lift, dropout, or what differs in training.
     """
-    return network(**_SIZES[scale], epochs=times * _EPOCHS[scale], **more)
+    return trained(**_SIZES[scale], epochs=round(times * _EPOCHS[scale]), **more)
 
 
 def _errors(scale: Scale, trials: int) -> tuple[Cell, ...]:
     lines: dict[str, Options] = {
         "vanilla": {},
-        "M-cover M=5": {"lift": messages(5)},
-        "five apart, averaged": {"lift": messages(5, Identity())},
-        "SWA, five times the epochs": {"times": 5, "swa_from": 0.75},
+        "M-cover M=5": messages(5),
+        "five apart, averaged": messages(5, Identity()),
+        "SWA, five times the epochs": {"times": 5, "method": "swa", "average_from": 0.75},
     }
     return tuple(
         Cell(

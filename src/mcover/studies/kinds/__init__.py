@@ -51,7 +51,12 @@ _SOLVING = (
     Metric("generalization_error_sign", "ε_g of the majority"),
     Metric("solved", "solved", "fraction", ".3f"),
 )
-_SECONDS = Metric("core_seconds", "core seconds a run", spec=".1f")
+_TRAINING = (
+    Metric("error", "test error of the one model"),
+    Metric("cover_error", "mean error of covers"),
+    Metric("gradients", "gradients, 10³", spec=".1f", scale=1e-3),
+    Metric("core_seconds", "core seconds a run", spec=".1f"),
+)
 _EPSILON = "generalization error ε_g"
 
 KINDS: dict[str, Kind] = {
@@ -65,14 +70,10 @@ KINDS: dict[str, Kind] = {
         _EPSILON,
     ),
     "message-passing": Kind("mcover.studies.kinds.message_passing", _SOLVING, _EPSILON),
-    "network": Kind(
-        "mcover.studies.kinds.network",
-        (
-            Metric("error", "test error of the one model"),
-            Metric("cover_error", "mean error of covers"),
-            Metric("gradients", "gradients, 10³", spec=".1f", scale=1e-3),
-            _SECONDS,
-        ),
+    "network": Kind("mcover.studies.kinds.experiment", _TRAINING, "test error"),
+    "committee": Kind(
+        "mcover.studies.kinds.experiment",
+        (*_TRAINING[:2], Metric("epochs", "epochs", spec=".0f"), *_TRAINING[2:]),
         "test error",
     ),
     "cost": Kind(

@@ -10,7 +10,8 @@ import numpy as np
 from mcover.discrete import anneal, teacher_student
 from mcover.errors import McoverError
 from mcover.studies.cells import Plain
-from mcover.studies.kinds.network import one_thread, require_torch
+from mcover.studies.kinds.experiment import one_thread, require_torch
+from mcover.studies.kinds.perceptron import warm_up
 from mcover.topology import GaussianRing
 
 _RING = GaussianRing(sigma=1.5, shift=2)
@@ -18,7 +19,7 @@ _RING = GaussianRing(sigma=1.5, shift=2)
 
 def prepare(settings: Plain) -> None:
     """Refuses at once where torch is missing."""
-    if settings["model"] != "perceptron":
+    if settings["model"] == "mlp":
         require_torch()
 
 
@@ -29,9 +30,11 @@ def run(settings: Plain, seed: int) -> dict[str, float]:
     return {"microseconds": _MODELS[settings["model"]](settings, seed)}
 
 
-def _perceptron(settings: Plain, seed: int) -> float:
-    n = settings["n"]
-    problem = teacher_student(n, settings["patterns"] / n, seed=[seed, 0])
+def _annealing(settings: Plain, seed: int) -> float:
+    warm_up()
+    n, hidden = settings["n"], settings.get("hidden", 1)
+    alpha = settings["patterns"] / (n * hidden)
+    problem = teacher_student(n, alpha, seed=[seed, 0], hidden=hidden)
     bank = settings["bank"]
     options = {"method": "exact"} if bank is None else {"bank": bank}
     result = anneal(
@@ -73,4 +76,8 @@ def _network(settings: Plain, seed: int) -> float:
     return 1e6 * float(best)
 
 
-_MODELS: dict[str, Callable[[Plain, int], float]] = {"perceptron": _perceptron, "mlp": _network}
+_MODELS: dict[str, Callable[[Plain, int], float]] = {
+    "perceptron": _annealing,
+    "committee": _annealing,
+    "mlp": _network,
+}
