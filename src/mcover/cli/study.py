@@ -30,7 +30,7 @@ from mcover.studies.plan import by_key
 from mcover.studies.rows import Row
 from mcover.studies.store import DEFAULT
 from mcover.studies.study import SCALES, Scale, Study
-from mcover.studies.tables import tables
+from mcover.studies.tables import markdown, tables
 
 Name = Annotated[str, tyro.conf.Positional]
 
@@ -70,21 +70,34 @@ class Show:
     """File that keeps the trials."""
     figures: Path | None = None
     """Folder to draw its figure in, as PNG and PDF."""
+    markdown: bool = False
+    """Print its tables as Markdown, and nothing else."""
 
     def run(self) -> None:
         study = find_study(self.name)
-        console.print(f"{study.name}: {study.title} ({study.source})", markup=False)
-        console.print(study.about, markup=False)
         plan = Plan(study.at(self.scale), study.choice(self.scale))
         have = by_key(_rows(self.store))
-        console.print(_cells(plan))
-        if any(config in plan.configs() for config, _ in have):
-            summary = summarize(study, self.scale, plan, have)
-            _print(summary)
-            if self.figures is not None:
-                _draw(summary, self.figures)
+        there = any(config in plan.configs() for config, _ in have)
+        if not self.markdown:
+            self._describe(study, plan)
+        if not there:
+            text = f"no trial of it at scale {self.scale} in {self.store} yet"
+            console.print(text, markup=False)
+            return
+        summary = summarize(study, self.scale, plan, have)
+        if self.markdown:
+            for table in tables(summary):
+                text = f"**{table.title}**\n\n{markdown(table)}\n"
+                console.print(text, markup=False, soft_wrap=True)
         else:
-            console.print(f"no trial of it at scale {self.scale} in {self.store} yet", markup=False)
+            _print(summary)
+        if self.figures is not None:
+            _draw(summary, self.figures)
+
+    def _describe(self, study: Study, plan: Plan) -> None:
+        console.print(f"{study.name}: {study.title} ({study.source})", markup=False)
+        console.print(study.about, markup=False)
+        console.print(_cells(plan))
 
 
 @dataclass(frozen=True)

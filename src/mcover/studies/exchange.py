@@ -22,8 +22,8 @@ _OUTCOME = "outcome."
 def write_csv(rows: Iterable[Row], path: str | Path) -> int:
     """Writes rows, by config and seed; returns how many.
 
-    Settings and origins are written where they change and left empty below, which keeps the file
-    small and a diff short. An outcome has a column of its own, empty for rows that lack it.
+    Configs, settings and origins are written where they change and left empty below, which keeps
+    the file small and a diff short. Each outcome has its column, empty for rows that lack it.
     """
     ordered = sorted(rows, key=lambda row: (row.kind, row.config, row.seed))
     names = sorted({name for row in ordered for name in row.outcome})
@@ -42,11 +42,9 @@ def write_csv(rows: Iterable[Row], path: str | Path) -> int:
                 outcomes = [
                     repr(row.outcome[name]) if name in row.outcome else "" for name in names
                 ]
-                settings = ("", "") if same else (row.kind, canonical(row.settings))
-                place = (row.config, *settings, row.seed, row.status, repr(row.seconds))
-                writer.writerow(
-                    [*place, row.finished, "" if known else origin, row.message, *outcomes]
-                )
+                what = ("", "", "") if same else (row.config, row.kind, canonical(row.settings))
+                how = (row.seed, row.status, repr(row.seconds), row.finished)
+                writer.writerow([*what, *how, "" if known else origin, row.message, *outcomes])
                 before = row
         draft.replace(target)
     finally:
@@ -62,13 +60,14 @@ def read_csv(path: str | Path) -> list[Row]:
         try:
             header = next(lines, [])
             names = _outcome_names(header, path)
-            kind, settings, origin = "", "", ""
+            config, kind, settings, origin = "", "", "", ""
             for line in lines:
                 if len(line) != len(header):
                     raise ValueError(f"{len(line)} columns where the header has {len(header)}")
-                kind, settings, origin = line[1] or kind, line[2] or settings, line[7] or origin
-                row = _row(line, kind, settings, origin, names)
-                rows.append(row)
+                if line[0]:
+                    config, kind, settings = line[:3]
+                origin = line[7] or origin
+                rows.append(_row(line, config, kind, settings, origin, names))
         except McoverError:
             raise
         except (ValueError, csv.Error, UnicodeDecodeError) as error:
@@ -90,13 +89,15 @@ def _outcome_names(header: Sequence[str], path: str | Path) -> list[str]:
     return [name.removeprefix(_OUTCOME) for name in header[len(fixed) :]]
 
 
-def _row(line: list[str], kind: str, settings: str, origin: str, names: list[str]) -> Row:
+def _row(
+    line: list[str], config: str, kind: str, settings: str, origin: str, names: list[str]
+) -> Row:
     plain = json.loads(settings or "null")
     facts = json.loads(origin or "null")
     if not kind or not isinstance(plain, dict) or not isinstance(facts, dict):
         raise ValueError("kind, settings or origin are missing")
-    if config_hash(kind, plain) != line[0]:
-        raise ValueError(f"settings of config {line[0]} belong to {config_hash(kind, plain)}")
+    if config_hash(kind, plain) != config:
+        raise ValueError(f"settings of config {config} belong to {config_hash(kind, plain)}")
     if line[4] not in ("done", "failed"):
         raise ValueError(f"status is {line[4]!r}, neither done nor failed")
     texts = zip(names, line[len(_COLUMNS) + 1 :], strict=True)
@@ -104,7 +105,7 @@ def _row(line: list[str], kind: str, settings: str, origin: str, names: list[str
     if not all(math.isfinite(value) for value in (*outcome.values(), float(line[5]))):
         raise ValueError("an outcome is not finite")
     return Row(
-        config=line[0],
+        config=config,
         seed=check_seed(int(line[3])),
         kind=kind,
         settings=plain,

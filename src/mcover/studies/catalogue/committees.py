@@ -15,7 +15,7 @@ _DATA: dict[Scale, Options] = {
     "quick": {"data": "fashion-mnist:dress,coat", "images": 500},
     "paper": {"data": "fashion-mnist:dress,coat", "images": 500},
 }
-_EPOCHS: dict[Scale, int] = {"smoke": 4, "quick": 1000, "paper": 20_000}
+_EPOCHS: dict[Scale, int] = {"smoke": 4, "quick": 4000, "paper": 20_000}
 
 
 def committee(scale: Scale, method: str = "sgd", **more: Any) -> Options:
@@ -70,7 +70,7 @@ COMMITTEE_ERRORS = Study(
         "784 inputs, 9 hidden units, 500 Fashion-MNIST images made ±1 by their medians, 2,000 test "
         "images; SGD, learning rate 1, batch 100, slow schedule (from memory of the cited works, "
         "unverified), until no training error is left or 20,000 epochs. M-cover: uniform routes, "
-        "bank S = 10. Scale quick: S = 4, 1,000 epochs."
+        "bank S = 10. Scale quick: S = 4, 4,000 epochs."
     ),
     cells={
         "smoke": _errors("smoke", 2),

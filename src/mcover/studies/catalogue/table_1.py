@@ -69,7 +69,7 @@ TABLE_1 = Study(
     about=(
         "Perceptron: N = 1000, α = 1.58, RSA with γ = 1, M-cover with σ = 3, shift = 2, S = 10. "
         "Committee machine: dress against coat, as in committee-errors. MLP: MNIST, as in "
-        "mlp-errors. Scale quick: committees with S = 4 for 1,000 epochs, MLPs on 6,000 images for "
+        "mlp-errors. Scale quick: committees with S = 4 for 4,000 epochs, MLPs on 6,000 images for "
         "10 epochs."
     ),
     cells={
