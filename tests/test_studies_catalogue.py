@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from mcover.studies.kinds import KINDS, find_kind
 from mcover.studies.plan import by_key
 from mcover.studies.published import TABLE_1
 from mcover.studies.study import SCALES
-from mcover.studies.tables import contrast_table, markdown, tables
+from mcover.studies.tables import cell_tables, contrast_table, markdown, tables
 from mcover.topology import GaussianRing
 from mcover.training import fit
 from mcover.training_settings import Training
@@ -174,3 +176,21 @@ def test_contrasts_are_paired_and_corrected(tmp_path):
     assert all(one.corrected >= one.p for one in summary.contrasts)
     assert summary.done == summary.total - 1
     assert markdown(contrast_table(summary)).count("\n") == 4
+
+
+def test_failed_trials_are_counted_and_shown(tmp_path):
+    study = find_study("covers")
+    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    with Store(tmp_path / "s.sqlite") as store:
+        run(plan, store, Inline())
+        rows = by_key(store.rows())
+    assert all(
+        table.header[-1] == "n" for table in cell_tables(summarize(study, "smoke", plan, rows))
+    )
+    key = plan.cells[1].config, 0
+    rows[key] = replace(rows[key], status="failed", outcome={}, message="diverged")
+    summary = summarize(study, "smoke", plan, rows)
+    assert summary.failed == 1
+    (table,) = cell_tables(summary)
+    assert table.header[-2:] == ("n", "failed")
+    assert [line[-2:] for line in table.lines] == [("2", "0"), ("1", "1"), ("2", "0"), ("2", "0")]

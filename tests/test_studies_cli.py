@@ -35,7 +35,7 @@ def test_the_default_store_is_filled_shown_exported_and_imported(tmp_path, capsy
     assert (tmp_path / "here/covers.png").exists()
 
     study("show covers --scale smoke --markdown")
-    assert "| line | covers M | ε_g of the mean | solved | n | failed |" in capsys.readouterr().out
+    assert "| line | covers M | ε_g of the mean | solved | n |" in capsys.readouterr().out
 
     study("export covers --csv rows.csv")
     study("import --csv rows.csv --store other.sqlite")

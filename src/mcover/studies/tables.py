@@ -41,7 +41,8 @@ def cell_tables(summary: Summary) -> list[Table]:
         header += [summary.study.x_label] if swept else []
         header += ["chosen"] if picked else []
         header += ["paper"] if stated else []
-        header += [metric.label for metric in metrics] + ["n", "failed"]
+        broken = any(point.failed for point in points)
+        header += [metric.label for metric in metrics] + ["n"] + ["failed"] * broken
         lines = []
         for point in points:
             line = [point.cell.series]
@@ -49,7 +50,7 @@ def cell_tables(summary: Summary) -> list[Table]:
             line += [point.cell.chosen or NOTHING] if picked else []
             line += [str(point.cell.published or NOTHING)] if stated else []
             line += [text(point.estimates.get(metric), metric.spec) for metric in metrics]
-            lines.append((*line, str(len(point.rows)), str(point.failed or "")))
+            lines.append((*line, str(len(point.rows)), *([str(point.failed)] * broken)))
         found.append(Table(panel or summary.study.title, tuple(header), tuple(lines)))
     return found
 
