@@ -29,7 +29,7 @@ $(VENV)/.torch: $(VENV)/.package
 	$(PIP) --editable ".[torch,data]"
 	@touch $@
 $(VENV)/.test: $(VENV)/.torch
-	$(PIP) --editable ".[test]"
+	$(PIP) --editable ".[rivals,test]"
 	@touch $@
 $(VENV)/.browser: $(VENV)/.test
 	$(PIP) --editable ".[browser]"
@@ -64,6 +64,7 @@ bench: $(VENV)/.torch
 	$(RUN) bench/permutations.py
 	$(RUN) bench/annealing.py
 	$(RUN) bench/lift.py
+	$(RUN) bench/committee.py
 
 format: $(VENV)/.check
 	$(RUN) -m ruff format .

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import mcover
-from mcover.committee import SLOW, CommitteeMachine, machine_of
+from mcover.committee import SLOW, CommitteeMachine, kernels, machine_of
 from mcover.committee.fused import FusedGradient
+from mcover.committee.machine import unit_rows
 from mcover.committee.objective import CommitteeObjective
 from mcover.errors import McoverError
 from reference_committee import routed_loss
@@ -170,6 +171,33 @@ def test_single_precision_follows_double_along_the_schedule(epoch):
         grads.append((loss.double(), model.net.J.grad.double()))
         assert torch.isfinite(model.net.J.grad).all()
     torch.testing.assert_close(*grads, rtol=2e-2, atol=1e-5 * float(grads[1][1].abs().max() + 1))
+
+
+def test_exponentials_and_logarithms_of_the_kernel_are_those_of_numpy():
+    x = -np.linspace(0, 43.9, 2000)
+    found = [kernels.exp_of_negative.py_func(value) for value in x]
+    np.testing.assert_allclose(found, np.exp(x), rtol=1e-12)
+    assert kernels.exp_of_negative.py_func(-1e9) == pytest.approx(np.exp(-44))
+    e = np.linspace(0, 1, 2001)
+    found = [kernels.log_of_one_and.py_func(value) for value in e]
+    np.testing.assert_allclose(found, np.log1p(e), rtol=1e-12)
+
+
+def test_weights_that_are_not_numbers_are_not_hidden():
+    weights = torch.ones(1, 3, 4)
+    weights[0, 1, 2] = torch.nan
+    assert FusedGradient(weights)(torch.ones(2, 4), torch.ones(2), 1.0, 1.0).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_row_norms_are_those_of_the_machine(dtype):
+    covered = lifted(machine(7, 3, dtype))
+    with torch.no_grad():
+        covered.net.J.mul_(3)
+        covered.net.J[1, 2] = 0
+    expected = unit_rows(covered.net.J.detach())
+    CommitteeObjective(covered).settle()
+    torch.testing.assert_close(covered.net.J.detach(), expected)
 
 
 def test_the_gradient_is_that_of_the_weights_as_they_are_now():

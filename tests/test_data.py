@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from mcover.data import Dataset, files, holdout, load, read_idx, subset
+from mcover.data.classes import binarize
 from mcover.data.idx import parse_idx
 from mcover.errors import McoverError
 
@@ -176,6 +177,91 @@ def test_digits_split_is_fixed_stratified_and_complete():
     scaled = load("digits", normalize=True).train_images
     assert abs(scaled.mean()) < 1e-5
     assert abs(scaled.std() - 1) < 1e-5
+
+
+def fashion(monkeypatch, elsewhere):
+    put(elsewhere / "data" / "fashion-mnist", made_up())
+    sums = tuple(hashlib.sha256(made_up()[file]).hexdigest() for file in files.FILES)
+    monkeypatch.setitem(files.CHECKSUMS, "fashion-mnist", sums)
+    monkeypatch.setenv(files.VARIABLE, str(elsewhere / "data"))
+
+
+@pytest.mark.parametrize("words", ["dress,coat", "3,4", "Dress, 4", " dress , COAT "])
+def test_two_classes_are_told_by_name_or_number(elsewhere, monkeypatch, words):
+    fashion(monkeypatch, elsewhere)
+    whole, pair = load("fashion-mnist"), load(f"fashion-mnist:{words}")
+    assert pair.name == "fashion-mnist:dress,coat"
+    assert pair.classes == 2
+    for part in ("train", "test"):
+        labels = getattr(whole, f"{part}_labels")
+        kept = (labels == 3) | (labels == 4)
+        np.testing.assert_array_equal(getattr(pair, f"{part}_labels"), labels[kept] - 3)
+        np.testing.assert_array_equal(
+            getattr(pair, f"{part}_images"), getattr(whole, f"{part}_images")[kept]
+        )
+
+
+def test_labels_follow_the_order_of_the_names():
+    there, back = load("digits:3,8"), load("digits:8,3")
+    np.testing.assert_array_equal(there.train_labels, 1 - back.train_labels)
+    np.testing.assert_array_equal(there.train_images, back.train_images)
+    three = load("digits:1,7,4")
+    assert three.classes == 3
+    assert len(subset(three, 31, seed=0).train_labels) == 31
+
+
+def test_a_part_of_normalized_classes_has_the_scale_of_all():
+    whole, pair = (load(name, normalize=True) for name in ("digits", "digits:3,8"))
+    kept = np.isin(whole.train_labels, (3, 8))
+    np.testing.assert_array_equal(pair.train_images, whole.train_images[kept])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("digits:3", "is one class"),
+        ("digits:", "no class ''"),
+        ("digits:3,3", "'3' and '3' are one class"),
+        ("digits:3,10", "no class '10'; write a number from 0 to 9"),
+        ("digits:3,dress", "no class 'dress'; write a number from 0 to 9"),
+        ("digits:-1,3", "no class '-1'"),
+        ("cifar:3,8", "no data set 'cifar'"),
+    ],
+)
+def test_classes_that_are_not_there_are_refused(name, message):
+    with pytest.raises(McoverError, match=message):
+        load(name)
+
+
+def test_one_class_under_two_names_is_one_class(elsewhere, monkeypatch):
+    fashion(monkeypatch, elsewhere)
+    with pytest.raises(McoverError, match="'boot' and '9' are one class"):
+        load("fashion-mnist:boot,9")
+    with pytest.raises(McoverError, match=r"no class 'hat'.*t-shirt, trouser.*boot"):
+        load("fashion-mnist:hat,coat")
+
+
+def test_images_are_binarized_by_their_own_median():
+    images = np.array(
+        [[[0, 0], [0, 1]], [[0, 0], [0.2, 1]], [[1, 2], [3, 4]], [[5, 5], [5, 5]]], dtype=np.float32
+    )
+    labels = np.arange(4) % 2
+    found = binarize(Dataset("made up", images, labels, images[:0], labels[:0], 2)).train_images
+    # Above the median is +1, at it or below it −1; a median of 0 is no exception.
+    expected = [[-1, -1, -1, 1], [-1, -1, 1, 1], [-1, -1, 1, 1], [-1, -1, -1, -1]]
+    assert found.reshape(4, 4).tolist() == expected
+    assert found.dtype == np.float32
+
+
+def test_binarized_digits_follow_the_rule_image_by_image():
+    plain, signs = load("digits:3,8"), load("digits:3,8", binarize="median")
+    for before, after in zip(plain.test_images, signs.test_images, strict=True):
+        median = sorted(before.ravel().tolist())[31:33]
+        assert np.array_equal(after > 0, before > sum(median) / 2)
+        assert set(np.unique(after)) <= {-1.0, 1.0}
+    for bad in ({"binarize": "mean"}, {"binarize": "median", "normalize": True}):
+        with pytest.raises(McoverError, match=r"write|leave"):
+            load("digits:3,8", **bad)
 
 
 def numbered(per_class=12, classes=10):

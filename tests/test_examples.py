@@ -50,6 +50,12 @@ def test_perceptron(monkeypatch, capsys):
     assert all("(n = 2)" in line for line in lines)
 
 
+def test_committee(monkeypatch, capsys):
+    lines = run("committee.py", "--images 200 --epochs 200", monkeypatch, capsys).splitlines()
+    assert [line.split()[0] for line in lines] == ["digits:3,8:", "sgd", "rsgd", "mcover"]
+    assert all(float(re.search(r"test error (\S+)", line)[1]) < 0.2 for line in lines[1:])
+
+
 def test_every_example_is_tested():
     tested = Path(__file__).read_text()
     assert all(f'run("{path.name}"' in tested for path in EXAMPLES.glob("*.py"))

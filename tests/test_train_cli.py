@@ -66,6 +66,53 @@ def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):
     assert str(tmp_path) not in (folder / "net.json").read_text()
 
 
+COMMITTEE = "train --model committee --data digits:3,8 --images 100 --epochs 20 --evaluate-every 10"
+
+
+@pytest.mark.parametrize(
+    "method", ["mcover", "rsgd", "elastic", "entropy", "sgd", "swa", "ema", "sam"]
+)
+def test_a_committee_trains_by_every_method(method, tmp_path, capsys):
+    target = tmp_path / "machine"
+    main([*COMMITTEE.split(), "--method", method, "--output", str(target)])
+    printed = capsys.readouterr().out
+    assert "committee 64-9-1, slow" in printed
+    assert ("4 covers" in printed) == (method in ("mcover", "rsgd", "elastic"))
+    assert "70 test images" in printed
+    assert "gradients of a single model" in printed
+    kept = json.loads((tmp_path / "machine.json").read_text())
+    assert kept["settings"]["training"]["method"] == method
+    pair = data.load("digits:3,8", binarize="median")
+    machine = models.load(target)
+    wrong = machine.predict(torch.from_numpy(pair.test_images)).numpy() != pair.test_labels
+    assert wrong.mean() == pytest.approx(kept["history"]["collapse_error"][-1])
+    assert (tmp_path / "machine.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_committee_needs_neither_data_nor_images_to_be_named(tmp_path, capsys):
+    output = ["--output", str(tmp_path / "machine")]
+    main(
+        ["train", "--model=committee", "--method", "sgd", "--epochs", "3", "--seeds", "2", *output]
+    )
+    assert "digits:3,8: 280 training and 70 test images" in capsys.readouterr().out
+
+
+def test_trainings_that_stop_in_different_epochs_are_shown_together(tmp_path, capsys):
+    words = "--method sgd --epochs 300 --momentum 0.9 --images 40 --batch 20 --seeds 3"
+    main([*COMMITTEE.split(), *words.split(), "--output", str(tmp_path / "machine")])
+    printed = capsys.readouterr().out
+    assert re.search(r"after \d+ to \d+ epochs, where the training images were right", printed)
+    assert (tmp_path / "machine.png").exists()
+
+
+def test_the_help_shows_the_defaults_of_the_model_that_is_named(capsys):
+    for words, epochs in (("", 40), ("--model committee", 20000)):
+        with pytest.raises(SystemExit):
+            main(["train", *words.split(), "--help"])
+        shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert f"(default: {epochs})" in shown
+
+
 def test_several_seeds_have_an_interval_and_a_network_each(tmp_path, capsys):
     folder = train("--covers 1 --seeds 2 --seed 5", tmp_path)
     assert "intervals: over 2 seeds" in capsys.readouterr().out
@@ -106,6 +153,14 @@ def test_an_interrupt_still_shows_and_saves(tmp_path, capsys, monkeypatch):
         ("--images 99999", "from 1 to 1442"),
         ("--covers 0", "covers is 0"),
         ("--sigma -1", "sigma must be positive"),
+        ("--method sgd --covers 3", "covers is for methods on covers"),
+        ("--rho 0.1", "rho is an option of method 'sam'; the method is 'mcover'"),
+        ("--method sam --topology ring", "topology is for method 'mcover'"),
+        ("--topology uniform --sigma 1", "sigma is for a ring"),
+        ("--bank 3", "bank is for routing 'weights'"),
+        ("--hidden 3", "hidden is for model 'committee'"),
+        ("--data digits:3", "is one class"),
+        ("--model committee --data digits", "tells two classes apart"),
     ],
 )
 def test_bad_input_ends_with_a_message(words, message, tmp_path, capsys):

@@ -23,7 +23,7 @@ def summary(histories: list[History], tested: int) -> Table:
     several = len(histories) > 1
     epochs = [one.epoch[-1] for one in histories]
     same = min(epochs) == max(epochs)
-    title = f"after {epochs[0]:.4g}" if same else f"after {min(epochs):.4g} to {max(epochs):.4g}"
+    title = f"after {epochs[0]:.6g}" if same else f"after {min(epochs):.6g} to {max(epochs):.6g}"
     end = _ENDS[histories[0].stopped] if len({one.stopped for one in histories}) == 1 else ""
     table = Table(title=f"{title} epochs{end}", title_justify="left")
     table.caption = "intervals: over " + (

@@ -9,7 +9,6 @@ directed lift computes, which is its oracle.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mcover.committee.kernels import gather, scatter
-from mcover.committee.surrogate import surrogates
+from mcover.committee.kernels import gather, scale_rows, scatter, surrogate_errors
 from mcover.permutations import Routes
 
 
@@ -42,7 +40,7 @@ class FusedGradient:
     def __init__(self, stack: Tensor) -> None:
         self.stack = stack.detach()
         self.gradient = torch.zeros_like(self.stack)
-        self._buffers: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self._buffers: dict[tuple[int, int], tuple[Tensor, NDArray[np.float64]]] = {}
         self._virtual: dict[int, tuple[Tensor, Tensor]] = {}
 
     @torch.no_grad()
@@ -51,41 +49,30 @@ class FusedGradient:
     ) -> Tensor:
         """Fills ``gradient``, shape (M, K, N), and returns the loss of each cover, shape (M,).
 
+        The surrogate is computed in double precision, whatever the weights are.
+
         Shape:
             x: (B, N) for a batch that all covers see, (M, B, N) for one each; y: (B,) or (M, B),
             ±1.
         """
-        _, hidden, inputs = self.stack.shape
+        covers, _, inputs = self.stack.shape
         passes = 1 if paths is None else len(paths.chosen)
         weights, errors = self._machines(passes, paths is None)
         if paths is not None:
             gather(_flat(self.stack), paths.routes, paths.chosen, _flat(weights))
-        batch = y.shape[-1]
-        fields, hyper, output = self._spaces(passes, batch)
+        fields, votes = self._spaces(passes, y.shape[-1])
         _product(weights, x.mT, fields)
-
-        fields.mul_(beta / math.sqrt(inputs))
-        torch.tanh(fields, out=hyper)
-        torch.sum(hyper, -2, out=output)
-        target = y if y.ndim == 1 else y.unsqueeze(1)
-        output.mul_(target).mul_(1 / math.sqrt(hidden))
-        loss = surrogates(output, gamma).mean((1, 2))
-
-        # −f'(z) = σ(−2γz); what is left of the chain rule is constant in k but for the slope.
-        # Numbers below `tiny` are nothing beside the weights, and very slow to compute with.
-        tiny = math.sqrt(torch.finfo(fields.dtype).tiny)
-        output.mul_(-2 * gamma).sigmoid_()
-        torch.threshold_(output, tiny, 0.0)
-        output.mul_(target).mul_(-4 * beta / math.sqrt(inputs * hidden) / (passes * batch))
-        fields.abs_().mul_(-2).exp_()  # e, and the slope of tanh is 4e/(1 + e)²
-        torch.threshold_(fields, tiny, 0.0)
-        torch.add(fields, 1.0, out=hyper)
-        fields.div_(hyper.square_()).mul_(output.unsqueeze(-2))
-
+        loss = np.empty(covers)
+        target = y.reshape(-1, y.shape[-1]).contiguous().numpy()
+        surrogate_errors(fields.numpy(), target, beta, gamma, inputs, passes, loss, votes)
         _product(fields, x, errors)
         if paths is not None:
             scatter(_flat(errors), paths.back, paths.chosen, _flat(self.gradient))
-        return loss
+        return torch.from_numpy(loss)
+
+    def settle(self) -> None:
+        """Scales all rows of the weights to norm √N, in place."""
+        scale_rows(self.stack.view(-1, self.stack.shape[-1]).numpy())
 
     def _machines(self, passes: int, direct: bool) -> tuple[Tensor, Tensor]:
         """Weights of the virtual machines and their gradients, shape (M, S, K, N)."""
@@ -97,14 +84,13 @@ class FusedGradient:
             self._virtual[passes] = self.stack.new_empty(shape), self.stack.new_empty(shape)
         return self._virtual[passes]
 
-    def _spaces(self, passes: int, batch: int) -> tuple[Tensor, ...]:
-        """Two of the shape of the fields, (M, S, K, B), and one of that of the outputs."""
+    def _spaces(self, passes: int, batch: int) -> tuple[Tensor, NDArray[np.float64]]:
+        """Room for the fields of all machines, (M, S, K, B), and for the votes of one."""
         key = passes, batch
         if key not in self._buffers:
             covers, hidden, _ = self.stack.shape
             fields = self.stack.new_empty((covers, passes, hidden, batch))
-            output = self.stack.new_empty((covers, passes, batch))
-            self._buffers[key] = fields, torch.empty_like(fields), output
+            self._buffers[key] = fields, np.empty(batch)
         return self._buffers[key]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -64,7 +65,7 @@ class CommitteeObjective(Objective):
         if self._fused is None:
             return super().gradient(images, labels, each)
         fused, machine = self._fused, self.machine
-        fused.stack = machine.J.detach().view(fused.gradient.shape)
+        fused.stack = self._stack()
         loss = fused(images, labels, machine.beta, machine.gamma, self._step())
         machine.J.grad = fused.gradient.view(machine.J.shape)
         return loss.mean()
@@ -75,7 +76,11 @@ class CommitteeObjective(Objective):
 
     def settle(self) -> None:
         """Rows back to √N, where the machine says so."""
-        self.machine.settle()
+        if self._fused is None:
+            self.machine.settle()
+        elif self.machine.normalize:
+            self._fused.stack = self._stack()
+            self._fused.settle()
 
     def collapse(self, model: nn.Module) -> CommitteeMachine:
         """The mean of the covers, rows at √N where the machine says so."""
@@ -91,18 +96,25 @@ class CommitteeObjective(Objective):
             if weights.ndim == 3 and on == "collapse":
                 weights = weights.mean(0)
                 weights = unit_rows(weights) if machine.normalize else weights
-            fields = weights @ images.T  # (..., K, P): the fast way round
-            fields = fields.view(-1, *fields.shape[-2:]).mT
-            losses = surrogates(machine.soft(fields) * labels, machine.gamma).mean(-1)
-            wrong = (majority(fields) != labels).double().mean(-1)
-        return losses.double().cpu().numpy(), wrong.cpu().numpy()
+            # (..., K, P) is the fast way round; no gradient is wanted, so the plain tanh will do.
+            fields = (weights @ images.T).view(-1, weights.shape[-2], len(images))
+            hidden, inputs = weights.shape[-2:]
+            output = torch.tanh(fields * (machine.beta / math.sqrt(inputs))).sum(-2)
+            losses = surrogates(output * labels / math.sqrt(hidden), machine.gamma).mean(-1)
+            wrong = (majority(fields.mT) != labels).sum(-1)
+        return losses.double().cpu().numpy(), wrong.cpu().numpy() / len(labels)
 
     def errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> NDArray[np.float64]:
         """Share of wrong patterns of each cover as a hard machine by itself, shape (covers,)."""
         weights = machine_of(model).J.detach()
-        fields = images @ weights.view(-1, *weights.shape[-2:]).mT
-        share = (majority(fields) != labels).double().mean(-1)
+        fields = (weights @ images.T).view(-1, weights.shape[-2], len(images))
+        share = (majority(fields.mT) != labels).double().mean(-1)
         return cast(NDArray[np.float64], share.cpu().numpy())
+
+    def _stack(self) -> Tensor:
+        """The weights as they are now, covers first."""
+        weights = self.machine.J.detach()
+        return weights if weights.ndim == 3 else weights.unsqueeze(0)
 
     def _step(self) -> Paths | None:
         """The routes of this evaluation; counts it, and draws anew where it is time to."""

@@ -137,10 +137,8 @@ def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
     try:
         made = base(own_groups(params), **options)
     except (TypeError, ValueError) as error:
-        known = [p for p in inspect.signature(base).parameters if p not in ("self", "params")]
         raise McoverError(
-            f"the base optimizer {name} refuses what it was given: {error}. "
-            f"It takes {', '.join(known)}."
+            f"the base optimizer {name} refuses what it was given: {error}. {_signature(base)}"
         ) from error
     if not isinstance(made, Optimizer):
         raise McoverError(f"base {name} makes a {type(made).__name__}; write e.g. torch.optim.SGD.")
@@ -148,3 +146,11 @@ def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise McoverError(f"{name} cannot step without a closure; write e.g. base=torch.optim.SGD.")
     return made
+
+
+def _signature(base: Base) -> str:
+    try:
+        names = inspect.signature(base).parameters
+    except ValueError:  # some classes written in C have none
+        return "Write e.g. base=torch.optim.SGD."
+    return f"It takes {', '.join(name for name in names if name != 'params')}."

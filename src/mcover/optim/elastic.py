@@ -27,8 +27,9 @@ class ElasticSGD(Coupled):
         x_i ← x_i − η∇L_i − α(x_i − x̃),    x̃ ← x̃ + β(mean_i x_i − x̃),    α = ηρ, β = Mα;
 
     in the others the base steps alone. The centre x̃ starts at the barycentre. β is limited to 1,
-    where the centre is the barycentre; from α = 1 on, replicas and centre are set to the barycentre
-    of what the base made of the replicas, so that ``coupling=inf`` averages every ``period`` steps.
+    where the centre becomes the barycentre: then SGD with curvature h is stable for α < 1 − ηh/2.
+    From α = 1 on, replicas and centre are set to the barycentre of what the base made of the
+    replicas, so that ``coupling=inf`` averages them every ``period`` steps.
 
     >>> import mcover, torch
     >>> covered = mcover.lift(torch.nn.Linear(3, 2), 4, mcover.Identity(), seed=0)

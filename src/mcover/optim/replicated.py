@@ -74,14 +74,14 @@ class ReplicatedSGD(Coupled):
         groups = self._waiting()
         if not groups:
             raise McoverError("no coupling is 'auto', or it has started; leave start() out.")
-        value = float(loss)
+        value = float(torch.as_tensor(loss).detach())
         if not 0 < value < math.inf:
             raise McoverError(
                 f"the loss at the start is {value}; coupling='auto' needs a positive one: "
                 "write a number for coupling."
             )
         stacks = [p for group in groups for p in group["params"] if p.requires_grad]
-        apart = sum(float((stack - stack.mean(0)).square().sum()) for stack in stacks)
+        apart = sum(float(_deviations(stack).square().sum()) for stack in stacks)
         if apart == 0 and self.covers > 1:
             raise McoverError(
                 "all replicas are equal at the start, which leaves coupling='auto' without a "
@@ -116,9 +116,9 @@ class ReplicatedSGD(Coupled):
             )
 
     def _before(self, group: Group, stack: Tensor) -> tuple[float, Tensor | None]:
-        fraction = pull(group)
+        fraction = _pull(group)
         if 0 < fraction < 1:
-            return fraction, (stack - stack.mean(0)).mul_(fraction)
+            return fraction, _deviations(stack).mul_(fraction)
         return fraction, None
 
     def _after(self, group: Group, stack: Tensor, kept: tuple[float, Tensor | None]) -> None:
@@ -129,9 +129,15 @@ class ReplicatedSGD(Coupled):
             join(stack)
 
 
-def pull(group: Group) -> float:
+def _pull(group: Group) -> float:
     """2ηg of the coming step."""
     g = float(group["coupling"])
     if group["steps"] is not None:
         g *= group["growth"] ** min(group["taken"] / group["steps"], 1.0)
     return math.inf if math.isinf(g) else 2 * float(group["lr"]) * g
+
+
+def _deviations(stack: Tensor) -> Tensor:
+    """w_a − w̄, exactly 0 for equal replicas: the mean of equal floats may be another float."""
+    offsets = stack - stack[:1]
+    return offsets.sub_(offsets.mean(0))
