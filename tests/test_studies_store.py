@@ -183,6 +183,29 @@ def test_a_foreign_or_damaged_file_is_refused_and_left_as_it_was(make, tmp_path)
     assert path.read_bytes() == before
 
 
+def test_a_store_that_cannot_be_written_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("mcover.studies.store._BUSY_SECONDS", 0.05)
+    with Store(tmp_path / "s.sqlite") as store:
+        store.put([row(0)])
+        other = sqlite3.connect(tmp_path / "s.sqlite", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(McoverError, match="cannot be written: database is locked"):
+            store.put([row(1)])
+        assert [one.seed for one in store.rows()] == [0]
+        other.execute("ROLLBACK")
+        other.close()
+        store.put([row(1)])
+
+
+def test_reading_writes_nothing(tmp_path):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.put([row(0)])
+    before = (tmp_path / "s.sqlite").read_bytes()
+    with Store(tmp_path / "s.sqlite", create=False) as store:
+        assert len(store.rows()) == 1
+    assert (tmp_path / "s.sqlite").read_bytes() == before
+
+
 def test_a_store_is_not_made_by_looking_for_one(tmp_path):
     with pytest.raises(McoverError, match="mcover study run"):
         Store(tmp_path / "s.sqlite", create=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -81,7 +82,8 @@ def run(plan: Plan, store: Store, engine: Engine, view: View | None = None) -> R
         return Ran(state.new, state.failed, interrupted=True)
     finally:
         engine.close()
-        store.release(state.flying)
+        with contextlib.suppress(McoverError):  # what stopped the run is the message to show
+            store.release(state.flying)
     return Ran(state.new, state.failed, interrupted=False)
 
 

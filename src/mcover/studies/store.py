@@ -46,6 +46,7 @@ class Store:
             schema.create(self.path)
         schema.check(self.path)
         self._owner, self._host = uuid.uuid4().hex, socket.gethostname()
+        self._claimed = False
         self._connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA foreign_keys = ON")
@@ -63,9 +64,12 @@ class Store:
 
     def close(self) -> None:
         """Gives up what is claimed and closes the file."""
-        with self._writing() as write:
-            write.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
-        self._connection.close()
+        try:
+            if self._claimed:
+                with self._writing() as write:
+                    write.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
+        finally:
+            self._connection.close()
 
     def put(self, rows: Iterable[Row]) -> int:
         """Keeps rows, all or none; those that are there already stay as they are.
@@ -126,6 +130,7 @@ class Store:
 
     def claim(self, job: Job) -> Literal["ours", "done", "taken"]:
         """Takes a trial for this run, unless it is there or another live run has it."""
+        self._claimed = True
         with self._writing() as write:
             there = "SELECT 1 FROM trials WHERE config = ? AND seed = ?"
             if write.execute(there, job.key).fetchone():
@@ -159,14 +164,21 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        # IMMEDIATE takes the write lock at the start, so that what was read stays true.
-        self._connection.execute("BEGIN IMMEDIATE")
         try:
-            yield self._connection
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
+            # IMMEDIATE takes the write lock at the start, so that what was read stays true.
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise McoverError(
+                f"{self.path} cannot be written: {error}; what it held before is kept. Make room "
+                "or let go of the file, and run again."
+            ) from error
 
 
 def _read(
