@@ -7,11 +7,12 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test test-browser check bench format clean
 
 help:
 	@echo "make demo    the main job on this machine; pictures in $(OUT)/"
 	@echo "make test    all tests, in parallel"
+	@echo "make test-browser  the report in headless Chromium"
 	@echo "make check   formatting, lint, types"
 	@echo "make bench   speed and memory, each against a named rival"
 	@echo "make format  rewrite the sources in the house format"
@@ -30,6 +31,9 @@ $(VENV)/.torch: $(VENV)/.package
 $(VENV)/.test: $(VENV)/.torch
 	$(PIP) --editable ".[rivals,test]"
 	@touch $@
+$(VENV)/.browser: $(VENV)/.test
+	$(PIP) --editable ".[browser]"
+	@touch $@
 $(VENV)/.check: $(VENV)/.torch
 	$(PIP) --editable ".[check]"
 	@touch $@
@@ -39,6 +43,16 @@ demo: $(VENV)/.torch
 
 test: $(VENV)/.test
 	$(RUN) -m pytest --numprocesses auto
+
+# The browser is the distribution's; playwright only drives it.
+test-browser: $(VENV)/.browser
+	@command -v chromium > /dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+	    || { echo "make test-browser needs chromium; install it, e.g. apt-get install chromium"; \
+	         exit 1; }; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install --yes -qq --no-install-recommends chromium; }
+	$(RUN) -m pytest tests/browser
 
 check: $(VENV)/.check
 	$(RUN) -m ruff format --check .

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mcover import McoverError
-from mcover.statistics import fraction, mean, time_to_solution
+from mcover.statistics import fraction, holm, mean, paired, time_to_solution
 
 
 def test_mean_intervals_cover_the_truth_as_often_as_they_say():
@@ -38,6 +38,49 @@ def test_time_to_solution_is_the_cost_of_restarts():
     never = time_to_solution([False] * 5, [7.0] * 5)
     assert never.value == np.inf
     assert never.low < np.inf
+
+
+def test_paired_permutations_are_exact_for_few_pairs():
+    # Differences 3, 1, -2: of eight sign patterns, those with |sum| >= 2 are 6.
+    found = paired([3.0, 1.0, 0.0], [0.0, 0.0, 2.0])
+    assert found.difference.value == pytest.approx(2 / 3)
+    assert found.p == pytest.approx(6 / 8)
+    shifted = paired(np.arange(12) + 1.0, np.arange(12))
+    assert shifted.p == pytest.approx(2 / 2**12)
+    assert (shifted.difference.low, shifted.difference.high) == (1.0, 1.0)
+
+
+def test_pairing_finds_what_spread_between_instances_hides():
+    rng = np.random.default_rng(0)
+    instance = rng.normal(size=200)
+    found = paired(instance + 0.1 + 0.05 * rng.normal(size=200), instance)
+    assert found.p == pytest.approx(2e-5)
+    assert found.difference.low < 0.1 < found.difference.high
+
+
+def test_paired_p_values_are_uniform_when_nothing_differs():
+    rng = np.random.default_rng(1)
+    p = np.array([paired(rng.normal(size=9), rng.normal(size=9)).p for _ in range(120)])
+    assert 0.3 < np.mean(p < 0.5) < 0.7
+    assert np.mean(p < 0.05) < 0.13
+
+
+def test_one_pair_has_no_p_value_and_equal_pairs_are_not_told_apart():
+    assert np.isnan(paired([1.0], [2.0]).p)
+    assert paired([1.0, 2.0], [1.0, 2.0]).p == 1.0
+    with pytest.raises(McoverError, match="both sides"):
+        paired([1.0, 2.0], [1.0])
+
+
+def test_holm_agrees_with_published_examples():
+    # R: p.adjust(c(0.01, 0.02, 0.03, 0.04, 0.05), "holm"), and the textbook case of four.
+    np.testing.assert_allclose(holm([0.01, 0.02, 0.03, 0.04, 0.05]), [0.05, 0.08, 0.09, 0.09, 0.09])
+    np.testing.assert_allclose(holm([0.04, 0.005, 0.03, 0.01]), [0.06, 0.02, 0.06, 0.03])
+    np.testing.assert_allclose(holm([0.9, 0.8]), [1.0, 1.0])
+    np.testing.assert_array_equal(holm([0.02, np.nan, 0.03]), [0.04, np.nan, 0.04])
+    assert holm([]).size == 0
+    with pytest.raises(McoverError, match="between 0 and 1"):
+        holm([0.1, 1.1])
 
 
 def test_formats_show_the_interval():

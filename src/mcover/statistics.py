@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from mcover.errors import McoverError
 
 _RESAMPLES = 9999
+_PERMUTATIONS = 99_999
+_BATCH_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,66 @@ def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99
         return float(np.log1p(-certainty) / np.log1p(-probability))
 
     return Estimate(each * restarts(p.value), each * restarts(p.high), each * restarts(p.low), p.n)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired difference, first minus second, and how often chance alone would be as far out."""
+
+    difference: Estimate
+    p: float
+    """Two-sided, of a permutation test; nan for a single pair, which chance cannot be told from."""
+
+
+def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
+    """Mean difference of paired values, tested by flipping signs within pairs.
+
+    The test is exact up to 16 pairs; beyond, 99,999 drawn flips bound p from below at 2·10⁻⁵.
+
+    >>> paired([1, 2, 3, 4, 5], [2, 4, 6, 8, 10]).p  # all five signs alike: 2 / 2⁵
+    0.0625
+    """
+    from scipy.stats import permutation_test
+
+    ours, theirs = _finite(first), _finite(second)
+    if ours.shape != theirs.shape:
+        raise McoverError(
+            f"pairs need as many values on both sides; got {len(ours)} and {len(theirs)}."
+        )
+    differences = ours - theirs
+    if len(differences) < 2:
+        return Comparison(mean(differences, seed), np.nan)
+    test = permutation_test(
+        (differences,),
+        _mean,
+        permutation_type="samples",
+        n_resamples=_PERMUTATIONS,
+        batch=max(1, _BATCH_BYTES // differences.nbytes),
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    )
+    return Comparison(mean(differences, seed), float(test.pvalue))
+
+
+def holm(p_values: ArrayLike) -> NDArray[np.float64]:
+    """p-values corrected for their number by Holm's step-down rule; nan stays nan, uncounted.
+
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    given = np.asarray(p_values, dtype=float).ravel()
+    corrected = np.full(given.shape, np.nan)
+    known = np.flatnonzero(~np.isnan(given))
+    if np.any((given[known] < 0) | (given[known] > 1)):
+        raise McoverError(f"p-values lie between 0 and 1; got {given.tolist()}.")
+    order = known[np.argsort(given[known], kind="stable")]
+    weights = np.arange(len(order), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(given[order] * weights), 1.0)
+    return corrected
+
+
+def _mean(values: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
+    return np.asarray(values.mean(axis=axis))
 
 
 def _finite(values: ArrayLike) -> np.ndarray:

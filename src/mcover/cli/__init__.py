@@ -10,6 +10,8 @@ import tyro
 from mcover import __version__
 from mcover.cli.anneal import Anneal
 from mcover.cli.demo import Demo
+from mcover.cli.report import Report
+from mcover.cli.study import StudyVerb
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train, defaults
 from mcover.errors import McoverError
@@ -23,6 +25,8 @@ def verbs(arguments: list[str]) -> Any:
         | Annotated[Anneal, tyro.conf.subcommand("anneal")]
         | Annotated[Train, tyro.conf.subcommand("train", default=defaults(arguments))]
         | Annotated[Demo, tyro.conf.subcommand("demo")]
+        | Annotated[StudyVerb, tyro.conf.subcommand("study")]
+        | Annotated[Report, tyro.conf.subcommand("report")]
     )
 
 

@@ -1,0 +1,196 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mcover import McoverError, anneal, lift, teacher_student
+from mcover.data import load, subset
+from mcover.discrete import LinearSchedule
+from mcover.figures.studies import COLUMN, study_figure
+from mcover.figures.style import save
+from mcover.models import small_mlp
+from mcover.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
+from mcover.studies.cells import canonical
+from mcover.studies.kinds import KINDS, find_kind
+from mcover.studies.plan import by_key
+from mcover.studies.published import TABLE_1
+from mcover.studies.study import SCALES
+from mcover.studies.tables import cell_tables, contrast_table, markdown, tables
+from mcover.topology import GaussianRing
+from mcover.training import fit
+from mcover.training_settings import Training
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_runs_at_smoke_scale_and_is_drawn(name, tmp_path):
+    study = find_study(name)
+    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    with Store(tmp_path / "s.sqlite") as store:
+        ran = run(plan, store, Inline())
+        assert ran.failed == 0
+        assert ran.new == plan.total(by_key(store.rows()))
+        rows = by_key(store.rows())
+    summary = summarize(study, "smoke", plan, rows)
+    assert summary.done == summary.total == len(rows)
+    for point in summary.points:
+        assert point.value.n >= 2
+        assert point.value.low <= point.value.value <= point.value.high
+    assert len(summary.contrasts) + len(summary.exponents) > 0
+    assert all(table.lines for table in tables(summary))
+    figure = study_figure(summary)
+    assert figure.get_size_inches()[0] in (COLUMN, 7.0)
+    assert "n = " in figure.get_suptitle()
+    for ending, mark in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        assert save(figure, tmp_path / f"{name}.{ending}").read_bytes().startswith(mark)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_cells_are_told_apart_and_contrasts_name_series_that_exist(name, scale):
+    study = find_study(name)
+    cells = study.at(scale)
+    assert len({cell.label for cell in cells}) == len(cells)
+    assert {cell.kind for cell in cells} <= set(KINDS)
+    if scale == "paper":
+        series = {cell.series for cell in cells}
+        assert {one for pair in study.contrasts for one in pair} <= series
+        assert set(study.growth) <= {(cell.panel, cell.series) for cell in cells}
+    assert study.title
+    assert study.about
+
+
+def test_methods_meet_the_same_instances():
+    same = {
+        "perceptron": ("n", "alpha", "ties", "schedule"),
+        "committee": ("data", "images", "subset_seed", "hidden", "schedule"),
+        "network": ("data", "images", "model"),
+    }
+    for scale in SCALES:
+        met: dict[str, set[str]] = {}
+        for cell in find_study("table-1").at(scale):
+            given = {name: cell.settings[name] for name in same[cell.kind]}
+            if "training" in cell.settings:
+                given |= cell.settings["training"] | {"method": None}
+            met.setdefault(cell.kind, set()).add(canonical(given))
+        assert {kind: len(given) for kind, given in met.items()} == dict.fromkeys(same, 1)
+
+
+def test_a_network_trial_is_the_plain_call():
+    (cell,) = find_study("mlp-errors").at("smoke", only="M-cover")
+    found = find_kind("network").load().run(cell.settings, 3)
+    data = subset(load("digits", normalize=True), 200, 3)
+    base = small_mlp(data.inputs, data.classes).build([3, 0])
+    covered = lift(base, 5, GaussianRing(1.5, shift=2), blocks=8, seed=[3, 1])
+    history = fit(covered, data, Training(epochs=2, batch=50), seed=[3, 2])
+    assert found["error"] == history.collapse_error[-1]
+    assert found["cover_error"] == history.cover_error[-1].mean()
+    assert found["gradients"] == 2 * 4 * 5
+
+
+def test_an_ensemble_votes_with_models_of_its_own_seeds():
+    (cell,) = find_study("equal-budget").at("smoke", only="ensemble")
+    run_one = find_kind("network").load().run
+    found = run_one(cell.settings, 1)
+    plain = {name: value for name, value in cell.settings.items() if name != "ensemble"}
+    alone = run_one({**plain, "ensemble": 1}, 1)
+    assert alone["error"] == run_one(plain, 1)["error"] == alone["cover_error"]
+    assert found["gradients"] == 5 * alone["gradients"]
+    assert found["error"] != alone["error"]
+
+
+def test_a_perceptron_trial_is_the_plain_call():
+    (cell,) = find_study("table-1").at("smoke", only="perceptron: M-cover")
+    found = find_kind("perceptron").load().run(cell.settings, 7)
+    problem = teacher_student(51, 3.0, seed=[7, 0])
+    plain = anneal(
+        problem,
+        covers=3,
+        topology=GaussianRing(3, shift=2),
+        bank=10,
+        schedule=LinearSchedule(0.4, 0.01, 0.01),
+        seed=[7, 1],
+    )
+    assert found["generalization_error"] == plain.generalization_error[0]
+    assert found["energy"] == plain.energy[0]
+    assert found["solved"] == plain.solved[0]
+    assert found["proposals"] == 40 * 3 * 51
+
+
+def test_the_best_restart_is_the_one_of_least_training_energy():
+    (cell,) = find_study("equal-budget").at("smoke", only="restarts")
+    settings = {**cell.settings, "n": 31, "alpha": 1.5}
+    found = find_kind("perceptron").load().run(settings, 1)
+    problem = teacher_student(31, 1.5, seed=[1, 0])
+    schedule = LinearSchedule(0.4, 0.01, 0.01)
+    plain = anneal(problem, "vanilla", schedule=schedule, num_reads=3, seed=[1, 1])
+    assert found["collapsed_energy"] == plain.collapsed_energy.min()
+    best = np.argmin(plain.collapsed_energy)
+    assert found["generalization_error"] == plain.generalization_error[best]
+
+
+def test_budgets_are_equal():
+    counted: dict[str, set[float]] = {"proposals": set(), "gradients": set()}
+    for cell in find_study("equal-budget").at("smoke"):
+        outcome = find_kind(cell.kind).load().run(cell.settings, 0)
+        name = "proposals" if cell.kind == "perceptron" else "gradients"
+        counted[name].add(outcome[name])
+    assert max(counted["proposals"]) <= 1.02 * min(counted["proposals"])
+    assert len(counted["gradients"]) == 1
+
+
+def test_the_paper_is_set_beside_what_it_computed_only():
+    for scale in SCALES:
+        for study in STUDIES.values():
+            for cell in study.at(scale):
+                if cell.published is not None:
+                    assert scale != "smoke"
+                    assert cell.published in TABLE_1.values()
+    beside = [cell for cell in find_study("table-1").at("paper") if cell.published]
+    assert len(beside) == len(find_study("table-1").at("paper"))
+
+
+def test_unknown_studies_and_cells_are_refused():
+    with pytest.raises(McoverError, match="table-1"):
+        find_study("table-7")
+    with pytest.raises(McoverError, match="no cell"):
+        find_study("covers").at("smoke", only="banana")
+    with pytest.raises(McoverError, match="at least 1"):
+        find_study("covers").at("smoke", trials=0)
+
+
+def test_contrasts_are_paired_and_corrected(tmp_path):
+    study = find_study("table-1")
+    plan = Plan(study.at("smoke", trials=6, only="perceptron"), study.choice("smoke"))
+    with Store(tmp_path / "s.sqlite") as store:
+        run(plan, store, Inline())
+        rows = by_key(store.rows())
+    lost = plan.cells[0].config, 3
+    del rows[lost]
+    summary = summarize(study, "smoke", plan, rows)
+    n = {(one.first, one.second): one.difference.n for one in summary.contrasts}
+    assert n == {
+        ("RSA M=3", "vanilla"): 5,
+        ("M-cover M=3", "vanilla"): 5,
+        ("M-cover M=3", "RSA M=3"): 6,
+    }
+    assert all(one.corrected >= one.p for one in summary.contrasts)
+    assert summary.done == summary.total - 1
+    assert markdown(contrast_table(summary)).count("\n") == 4
+
+
+def test_failed_trials_are_counted_and_shown(tmp_path):
+    study = find_study("covers")
+    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    with Store(tmp_path / "s.sqlite") as store:
+        run(plan, store, Inline())
+        rows = by_key(store.rows())
+    assert all(
+        table.header[-1] == "n" for table in cell_tables(summarize(study, "smoke", plan, rows))
+    )
+    key = plan.cells[1].config, 0
+    rows[key] = replace(rows[key], status="failed", outcome={}, message="diverged")
+    summary = summarize(study, "smoke", plan, rows)
+    assert summary.failed == 1
+    (table,) = cell_tables(summary)
+    assert table.header[-2:] == ("n", "failed")
+    assert [line[-2:] for line in table.lines] == [("2", "0"), ("1", "1"), ("2", "0"), ("2", "0")]

@@ -1,0 +1,111 @@
+import signal
+import sqlite3
+import sys
+import time
+
+import pytest
+
+from interrupting import interruptible
+from mcover.cli import main
+from mcover.studies.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def study(words: str) -> None:
+    main(["study", *words.split()])
+
+
+def test_the_default_store_is_filled_shown_exported_and_imported(tmp_path, capsys):
+    study("run covers --scale smoke --workers 0")
+    printed = capsys.readouterr().out
+    assert "structured routing − uniform routing" in printed
+    assert "6 of 6 trials" in printed
+    assert (tmp_path / "out/figures/covers.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out/figures/covers.pdf").read_bytes().startswith(b"%PDF")
+
+    study("list")
+    assert "6/6" in capsys.readouterr().out
+    study("show covers --scale smoke --figures here")
+    assert "structured routing at 3" in capsys.readouterr().out
+    assert (tmp_path / "here/covers.png").exists()
+
+    study("show covers --scale smoke --markdown")
+    assert "| line | covers M | ε_g of the mean | solved | n |" in capsys.readouterr().out
+
+    study("export covers --csv rows.csv")
+    study("import --csv rows.csv --store other.sqlite")
+    study("import --csv rows.csv --store other.sqlite")
+    printed = capsys.readouterr().out
+    assert "6 trials written" in printed
+    assert "6 trials imported, 0 were there" in printed
+    assert "0 trials imported, 6 were there" in printed
+    with Store("other.sqlite") as other, Store("out/studies.sqlite") as store:
+        assert other.rows() == store.rows()
+    study("run covers --scale smoke --workers 0 --trials 3 --store other.sqlite")
+    assert "9 of 9 trials" in capsys.readouterr().out
+
+
+def test_show_before_anything_ran_says_so_and_makes_no_file(tmp_path, capsys):
+    study("show table-1")
+    printed = capsys.readouterr().out
+    assert "no trial of it" in printed
+    assert "perceptron: M-cover M=3" in printed
+    study("list")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run nothing", "no study 'nothing'"),
+        ("export covers --csv x.csv", "there is no store"),
+        ("import --csv missing.csv", "missing.csv"),
+        ("run covers --scale smoke --trials 0", "at least 1"),
+        ("run covers --scale smoke --workers -1", "at least 1"),
+    ],
+)
+def test_mistakes_end_with_a_message(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        study(words)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_foreign_store_is_refused_by_every_verb(tmp_path, capsys):
+    path = tmp_path / "theirs.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    for verb in ("run covers --scale smoke", "list", "show covers", "export covers --csv x.csv"):
+        with pytest.raises(SystemExit):
+            study(f"{verb} --store {path}")
+        assert "another program" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_ctrl_c_says_that_rows_are_kept(tmp_path):
+    words = "study run covers --scale smoke --trials 5000 --workers 1"
+    path = tmp_path / "out/studies.sqlite"
+    with interruptible([sys.executable, "-m", "mcover", *words.split()], tmp_path) as process:
+        while not _has_rows(path) and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate()[0]
+    assert process.returncode == 130, rest
+    assert "what is finished is kept" in rest
+    assert "structured routing" in rest
+    assert _has_rows(path)
+
+
+def _has_rows(path):
+    if not path.exists():
+        return False
+    with Store(path, create=False) as store:
+        return len(store.rows()) > 1

@@ -1,0 +1,72 @@
+import pytest
+
+import probe_kind
+from mcover import McoverError
+from mcover.studies import Inline, Plan, Store, run
+from mcover.studies.exchange import read_csv, write_csv
+from mcover.studies.study import Choosing
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    monkeypatch.setitem(probe_kind.KINDS, "probe", probe_kind.KIND)
+    cells = (
+        probe_kind.cell("a, with a comma", 3, shift=1 / 3),
+        probe_kind.cell('b "quoted"', 3, refuse=[1]),
+    )
+    with Store(tmp_path / "s.sqlite") as store:
+        run(Plan(cells, Choosing()), store, Inline())
+        return store.rows()
+
+
+def test_what_is_exported_comes_back_row_by_row(rows, tmp_path):
+    path = tmp_path / "new" / "rows.csv"
+    assert write_csv(rows, path) == 6
+    again = read_csv(path)
+    assert sorted(again, key=lambda row: row.key) == sorted(rows, key=lambda row: row.key)
+    with Store(tmp_path / "other.sqlite") as store:
+        assert store.put(again) == 6
+        assert store.put(again) == 0
+        assert store.rows() == rows
+        write_csv(store.rows(), tmp_path / "twice.csv")
+    assert (tmp_path / "twice.csv").read_bytes() == path.read_bytes()
+
+
+def test_settings_are_written_once(rows, tmp_path):
+    write_csv(rows, tmp_path / "rows.csv")
+    text = (tmp_path / "rows.csv").read_text()
+    assert text.count("quoted") == 1
+    assert text.count("numpy") == 1
+    assert len(text.splitlines()) == 7
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("config,kind", "kind,config", "not a table of trials"),
+        ("outcome.value", "value", "not a table of trials"),
+        ("outcome.value", "outcome.solved", "not a table of trials"),
+        (",done,", ",perhaps,", "line 2.*perhaps"),
+        (",done,", ",done,,", "line 2.*columns"),
+        ("0.333", "0.444", "line 2.*belong to"),
+        ("a, with", "x, with", "line 2.*belong to"),
+        (",1.3333333333333333", ",inf", "not finite"),
+        (",1.333", ",one", "line 3.*one"),
+    ],
+)
+def test_foreign_columns_and_altered_rows_are_refused(rows, old, new, message, tmp_path):
+    path = tmp_path / "rows.csv"
+    write_csv(rows, path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(McoverError, match=message):
+        read_csv(path)
+
+
+def test_other_files_are_refused(tmp_path):
+    for content in (b"", b"\xff\xfe\x00binary", b"method,error\nours,0.1\n"):
+        path = tmp_path / "other.csv"
+        path.write_bytes(content)
+        with pytest.raises(McoverError):
+            read_csv(path)

@@ -1,0 +1,61 @@
+import io
+
+import pytest
+from rich.console import Console
+
+import probe_kind
+from mcover import progress
+from mcover.studies import Inline, Plan, Store, run
+from mcover.studies.live import Watch, watching
+from mcover.studies.study import Choosing
+
+
+@pytest.fixture
+def plan(monkeypatch):
+    monkeypatch.setitem(probe_kind.KINDS, "probe", probe_kind.KIND)
+    cells = [probe_kind.cell(f"cell {number}", 3, refuse=[2]) for number in range(30)]
+    return Plan(tuple(cells), Choosing())
+
+
+def shown(what, **options) -> str:
+    console = Console(file=io.StringIO(), width=100, **options)
+    console.print(what)
+    return console.file.getvalue()
+
+
+def test_it_counts_trials_and_shows_running_means_with_n(plan, tmp_path):
+    watch = Watch(plan)
+    with Store(tmp_path / "s.sqlite") as store:
+        run(plan, store, Inline(), watch)
+    text = shown(watch.table(1, height=24))
+    assert "90/90 trials, 30 failed, 1 running" in text
+    assert "about 0:00 left" in text
+    assert "cell 29" in text
+    assert "0.5000 [0.0000, 1.0000] (n = 2)" in text
+    assert len(text.splitlines()) <= 24
+    assert "cell 0" in shown(watch.table(1, height=60))
+
+
+def test_where_nobody_watches_it_prints_plain_lines(plan, tmp_path, monkeypatch):
+    console = Console(file=io.StringIO(), width=200)
+    monkeypatch.setattr(progress, "errors", console)
+    with Store(tmp_path / "s.sqlite") as store:
+        for _ in range(2):
+            with watching(plan) as view:
+                run(plan, store, Inline(), view)
+    text = console.file.getvalue()
+    assert "1/90 trials" in text
+    assert "cell 0: 0.0000 [0.0000, 0.0000] (n = 1)" in text
+    assert "90 trials are there and are not run again" in text
+    assert "\x1b" not in text
+
+
+def test_a_terminal_shows_a_table_that_leaves_no_trace(plan, tmp_path, monkeypatch):
+    console = Console(file=io.StringIO(), width=100, height=20, force_terminal=True)
+    monkeypatch.setattr(progress, "errors", console)
+    with Store(tmp_path / "s.sqlite") as store, watching(plan) as view:
+        run(plan, store, Inline(), view)
+    text = console.file.getvalue()
+    assert "/90 trials" in text
+    assert "mean [95 % interval]" in text
+    assert "\x1b[2K" in text

@@ -1,0 +1,145 @@
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from mcover.cli import main
+from mcover.studies import STUDIES, Inline, Plan, Store, find_study, run
+from mcover.studies.cells import Cell
+from mcover.studies.report import write_report
+from mcover.studies.report.axes import axis
+from mcover.studies.study import Study
+
+VOID = {"meta", "link", "path", "br"}
+
+
+class Page(HTMLParser):
+    """Checks that tags close in order, and gathers what a page would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.fetched, self.ids, self.words = [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name in ("src", "href", "action", "data", "poster", "srcset"):
+                self.fetched.append(value)
+            if name == "id":
+                self.ids.append(value)
+
+    def handle_startendtag(self, tag, attributes):
+        assert tag in VOID
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    with Store(tmp_path_factory.mktemp("store") / "s.sqlite") as store:
+        for name in ("covers", "table-1", "costs", "low-data"):
+            study = find_study(name)
+            run(Plan(study.at("smoke"), study.choice("smoke")), store, Inline())
+        return store.rows()
+
+
+def test_the_page_is_whole_and_asks_for_nothing(rows, tmp_path):
+    text = write_report(rows, tmp_path / "new" / "report.html").read_text()
+    page = Page(text)
+    assert {*page.fetched} - {"data:,"} == {link for link in page.fetched if link.startswith("#")}
+    assert all(link[1:] in page.ids for link in page.fetched if link.startswith("#"))
+    assert len(page.ids) == len(set(page.ids))
+    outside = re.sub(r"<!DOCTYPE html>|arXiv:[\d.]+", "", text)
+    assert "://" not in outside
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|WebSocket|import\(", outside)
+    assert "default-src 'none'" in text
+
+
+def test_the_page_says_what_ran_and_how(rows, tmp_path):
+    text = write_report(rows, tmp_path / "report.html").read_text()
+    for name in ("covers", "table-1", "costs", "low-data"):
+        assert f"mcover study run {name} --scale smoke" in text
+    assert "Not run yet" in text
+    assert "mcover study run loading" in text
+    assert text.count('class="point') > 10
+    assert "structured routing − uniform routing" in text
+    assert "p, Holm" in text
+    assert "O(PS)" in text
+    assert f"numpy {rows[0].origin['numpy']}" in text
+    assert f"{len(rows)} trials in the store" in text
+
+
+def test_every_point_says_its_value_interval_and_n(rows, tmp_path):
+    text = write_report(rows, tmp_path / "report.html").read_text()
+    tips = re.findall(r'data-tip="([^"]*)"', text)
+    assert tips
+    number = r"−?[\d.e+-]+"
+    for tip in tips:
+        assert re.search(rf"{number} \[{number}, {number}\], n = \d+", tip), tip
+    assert tips == re.findall(r'aria-label="([^"]*)" data-tip', text)
+
+
+def test_names_and_versions_cannot_break_out_of_the_page(rows, tmp_path, monkeypatch):
+    nasty = '<script>alert("x")</script>&'
+    cells = {
+        scale: tuple(
+            Cell(cell.kind, cell.settings, nasty + cell.series, nasty, cell.x, cell.trials)
+            for cell in find_study("covers").at(scale)
+        )
+        for scale in ("smoke", "quick", "paper")
+    }
+    study = Study("covers", nasty, nasty, nasty, cells, picture="lines", x_label=nasty)
+    monkeypatch.setitem(STUDIES, "covers", study)
+    bad = [replace(row, origin={"mcover": nasty}) for row in rows]
+    text = write_report(bad, tmp_path / "report.html").read_text()
+    assert "<script>alert" not in text
+    Page(text)
+
+
+def test_one_scale_alone_can_be_shown(rows, tmp_path):
+    text = write_report(rows, tmp_path / "report.html", scale="paper").read_text()
+    assert 'class="point' not in text
+    assert "Not run yet" in text
+
+
+def test_the_verb_writes_the_page_and_needs_rows(tmp_path, monkeypatch, capsys, rows):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["report"])
+    assert "there is no store" in capsys.readouterr().err
+    with Store("out/studies.sqlite") as store:
+        pass
+    with pytest.raises(SystemExit):
+        main(["report"])
+    assert "no trials yet" in capsys.readouterr().err
+    with Store("out/studies.sqlite") as store:
+        store.put(rows)
+    main(["report"])
+    assert "out/report.html" in capsys.readouterr().out
+    assert (tmp_path / "out/report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "values", [[0.1, 0.2], [0.0, 0.0], [5.0, 5.0], [-3.0, 400.0], [1e-9, 2e-9]]
+)
+def test_linear_axes_hold_their_values_between_round_ticks(values):
+    one = axis(values, 100, 0)
+    assert 2 <= len(one.ticks) <= 8
+    assert all(0 <= one.at(value) <= 100 for value in values)
+    assert one.at(one.low) == 100
+    assert one.at(one.high) == 0
+    assert all(one.low <= tick <= one.high for tick in one.ticks)
+
+
+def test_logarithmic_axes_space_factors_evenly():
+    one = axis([1.0, 100.0], 0, 100, log=True)
+    assert one.at(10) - one.at(1) == pytest.approx(one.at(100) - one.at(10))
+    assert {1, 10, 100} <= set(one.ticks)
