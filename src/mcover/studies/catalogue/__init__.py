@@ -19,6 +19,7 @@ STUDIES: dict[str, Study] = {
     for study in (
         table_1.TABLE_1,
         perceptrons.LOADING,
+        committees.COMMITTEE_SETTINGS,
         committees.COMMITTEE_ERRORS,
         networks.MLP_ERRORS,
         perceptrons.TOPOLOGY,
