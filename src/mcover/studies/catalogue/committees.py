@@ -128,7 +128,7 @@ COMMITTEE_SETTINGS = Study(
     cells={
         "smoke": _settings("smoke", (1.0, 3.0), 2),
         "quick": _settings("quick", (0.3, 1.0, 3.0), 3),
-        "paper": _settings("paper", (0.1, 0.3, 1.0, 3.0, 10.0), 5),
+        "paper": _settings("paper", (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0), 5),
     },
     contrasts=(
         ("M-cover M=4, common, noise 0.1", "M-cover M=4, independent"),
