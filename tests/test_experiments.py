@@ -11,7 +11,7 @@ from mcover import data, experiments
 from mcover.committee import CommitteeMachine, machine_of
 from mcover.errors import McoverError
 from mcover.experiment_settings import COMMITTEE_TRAINING, Experiment, committee
-from mcover.experiments import covers_of, images_of, kind_of, run_trial
+from mcover.experiments import images_of, kind_of, model_of, run_trial
 from mcover.topology import GaussianRing, Identity, Uniform
 from mcover.training_settings import METHODS, Training
 
@@ -63,7 +63,7 @@ def test_trials_are_paired(method):
     images = [images_of(one, seed=5).train_images for one in (plain, other)]
     np.testing.assert_array_equal(*images)
     kinds = [kind_of(one, images_of(one, 5)) for one in (plain, other)]
-    first, covered = (covers_of(one, k, 5) for one, k in zip((plain, other), kinds, strict=True))
+    first, covered = (model_of(one, k, 5) for one, k in zip((plain, other), kinds, strict=True))
     weights = machine_of(covered).J
     assert torch.equal(weights if weights.ndim == 2 else weights[0], machine_of(first).J)
     if weights.ndim == 3:
@@ -94,7 +94,7 @@ def test_the_paper_s_committee_is_the_default():
     assert (how.epochs, how.batch, how.lr, how.momentum) == (20_000, 100, 1.0, 0.0)
     assert (how.stop_loss, how.stop_error, how.judge) == (1e-7, 0.0, "collapse")
     routed = digits("mcover")
-    model = covers_of(routed, kind_of(routed, images_of(routed, 0)), 0)
+    model = model_of(routed, kind_of(routed, images_of(routed, 0)), 0)
     assert (model.covers, model.passes, model.settings.routing) == (4, 10, "weights")
     assert model.settings.topology == Uniform()
     assert machine_of(model).J.shape == (4, 9, 64)
@@ -102,11 +102,11 @@ def test_the_paper_s_committee_is_the_default():
 
 def test_the_network_of_the_paper_is_lifted_by_default():
     one = Experiment(Training(method="mcover"), model="small-mlp")
-    model = covers_of(one, kind_of(one, data.load("digits")), 0)
+    model = model_of(one, kind_of(one, data.load("digits")), 0)
     assert (model.covers, model.settings.routing) == (5, "messages")
     assert model.settings.topology == GaussianRing(1.5, shift=2)
     coupled = Experiment(Training(method="rsgd"), model="small-mlp", covers=3, noise=0.1)
-    model = covers_of(coupled, kind_of(coupled, data.load("digits")), 0)
+    model = model_of(coupled, kind_of(coupled, data.load("digits")), 0)
     assert (model.covers, model.settings.noise, model.settings.topology) == (3, 0.1, Identity())
 
 

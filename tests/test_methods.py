@@ -296,3 +296,24 @@ def test_sharpness_follows_the_passes_over_the_images(pair):
     assert (model.beta, model.gamma) == model.schedule.at(4)
     assert copy.deepcopy(model).beta == model.beta
     torch.testing.assert_close(model.J.square().sum(1), torch.full((5,), 64.0))
+
+
+@pytest.mark.parametrize("method", ["swa", "ema"])
+def test_averages_of_a_committee_are_as_sharp_as_the_machine(method, pair):
+    model = CommitteeMachine(64, 5, seed=0)
+    seen = []
+    settings = Training(20, 50, 1.0, 0.0, method=method, stop_loss=0.0)
+    loop = mcover.training._Loop(model, pair, settings, 0, None)
+    judge = loop.objective.judge
+
+    def judged(source, *given):
+        loss, wrong = judge(source, *given)
+        single = loop.one_model()
+        y = torch.from_numpy(2.0 * pair.train_labels - 1).float()
+        seen.append((float(loss[0]), single.loss(single(loop.images), y).item()))
+        return loss, wrong
+
+    loop.objective.judge = judged
+    loop.run()
+    np.testing.assert_allclose(*np.array(seen).T, rtol=1e-4)
+    assert (loop.single.beta, loop.single.gamma) == model.schedule.at(19)

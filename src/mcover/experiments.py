@@ -72,7 +72,7 @@ def train(
 ) -> History:
     """The training of a trial; one that Ctrl-C ended is returned as far as it went."""
     data = images_of(experiment, seed, whole)
-    model = covers_of(experiment, kind_of(experiment, data), seed)
+    model = model_of(experiment, kind_of(experiment, data), seed)
     how = experiment.training
     if experiment.count == 1 and how.method == "mcover":
         how = replace(how, method="sgd")  # one cover is the model itself
@@ -130,7 +130,7 @@ def kind_of(experiment: Experiment, data: Dataset) -> Kind:
     return Committee(data.inputs, hidden, experiment.schedule or "slow", not experiment.free_norms)
 
 
-def covers_of(experiment: Experiment, kind: Kind, seed: int) -> nn.Module:
+def model_of(experiment: Experiment, kind: Kind, seed: int) -> nn.Module:
     """The model of a trial, covered where its method acts on covers."""
     base = kind.build([seed, 0])
     method = experiment.training.method

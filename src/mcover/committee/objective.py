@@ -84,15 +84,18 @@ class CommitteeObjective(Objective):
 
     def collapse(self, model: nn.Module) -> CommitteeMachine:
         """The mean of the covers, rows at √N where the machine says so."""
-        return collapse(model)
+        one = collapse(model)
+        # An average of weights was copied when the machine was less sharp.
+        one.beta, one.gamma = self.machine.beta, self.machine.gamma
+        return one
 
     def judge(
         self, source: nn.Module, images: Tensor, labels: Tensor, on: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean f_γ, and share of patterns wrong as a hard machine; no machine is built for it."""
-        machine = machine_of(source)
+        machine = self.machine  # as sharp as it is now, whatever copy of it is judged
         with torch.no_grad():
-            weights = machine.J.detach()
+            weights = machine_of(source).J.detach()
             if weights.ndim == 3 and on == "collapse":
                 weights = weights.mean(0)
                 weights = unit_rows(weights) if machine.normalize else weights
