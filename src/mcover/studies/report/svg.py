@@ -60,7 +60,7 @@ def _lines(summary: Summary, points: Sequence[Point]) -> tuple[int, str]:
     """Means with intervals against what is swept."""
     growth = summary.study.picture == "growth"
     places = sorted({float(point.cell.x or 0.0) for point in points})
-    few = places if summary.study.x_log and len(places) <= 9 else None
+    few = places if summary.study.x_log and not growth else None
     x = axis(places, _LEFT, _WIDTH - _RIGHT, log=summary.study.x_log, ticks=few)
     y = axis(_heights(points), _HEIGHT - _BOTTOM, _TOP, log=growth, from_zero=not growth)
     parts = [_frame(x, y, summary.study.x_label, find_kind(points[0].cell.kind).axis)]
