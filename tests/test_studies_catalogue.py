@@ -129,7 +129,7 @@ def test_a_perceptron_trial_is_the_plain_call():
 
 
 def test_the_best_restart_is_the_one_of_least_training_energy():
-    (cell,) = find_study("equal-budget").at("smoke", only="restarts")
+    (cell,) = find_study("equal-budget").at("smoke", only="3 restarts")
     settings = {**cell.settings, "n": 31, "alpha": 1.5}
     found = find_kind("perceptron").load().run(settings, 1)
     problem = teacher_student(31, 1.5, seed=[1, 0])
