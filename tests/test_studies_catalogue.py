@@ -96,6 +96,18 @@ def test_an_ensemble_votes_with_models_of_its_own_seeds():
     assert alone["error"] == run_one(plain, 1)["error"] == alone["cover_error"]
     assert found["gradients"] == 5 * alone["gradients"]
     assert found["error"] != alone["error"]
+    best = run_one({**plain, "restarts": 5}, 1)
+    assert best["cover_error"] == found["cover_error"]
+    assert best["error"] in [run_one(plain, 1)["error"], *_others(plain)]
+
+
+def _others(settings):
+    """Errors of the other members, on the images of trial 1."""
+    data = subset(load("digits", normalize=True), 200, 1)
+    how = Training(epochs=2, batch=50)
+    for seed in range(100_001, 500_001, 100_000):
+        model = small_mlp(data.inputs, data.classes).build([seed, 0])
+        yield fit(model, data, how, seed=[seed, 2]).collapse_error[-1]
 
 
 def test_a_perceptron_trial_is_the_plain_call():
@@ -117,7 +129,7 @@ def test_a_perceptron_trial_is_the_plain_call():
 
 
 def test_the_best_restart_is_the_one_of_least_training_energy():
-    (cell,) = find_study("equal-budget").at("smoke", only="restarts")
+    (cell,) = find_study("equal-budget").at("smoke", only="3 restarts")
     settings = {**cell.settings, "n": 31, "alpha": 1.5}
     found = find_kind("perceptron").load().run(settings, 1)
     problem = teacher_student(31, 1.5, seed=[1, 0])

@@ -99,7 +99,9 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
                 label = None if marked else f"paper, {known.where}"
                 _mark(axes, point.cell.x, known.value, colour, label, yerr=known.half_width)
                 marked = True
-    if summary.study.x_log:
+    if growth:
+        axes.set_xscale("log")
+    elif summary.study.x_log:
         _log_axis(axes, sorted({point.cell.x for point in points if point.cell.x is not None}))
     axes.set_xlabel(summary.study.x_label)
     axes.set_ylabel(_axis(points))

@@ -98,7 +98,7 @@ COSTS = Study(
                 (MLP, _COVERS): (2, 4),
             },
             2,
-            sweeps=2,
+            sweeps=20,
             steps=2,
         ),
         "quick": _cells(

@@ -11,6 +11,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mcover.errors import McoverError
 from mcover.experiment_settings import Experiment
 from mcover.studies.cells import Plain
@@ -18,6 +20,9 @@ from mcover.training_settings import Training
 
 if TYPE_CHECKING:
     from mcover.data import Dataset
+
+_SEVERAL = {"ensemble", "restarts"}
+_FAR = 100_000
 
 # Threads that spin while they wait are slow on a machine that others use too.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
@@ -36,7 +41,8 @@ def run(settings: Plain, seed: int) -> dict[str, float]:
     """Trains with one seed and tests the one model that comes out.
 
     Trials are paired as :func:`mcover.experiments.run_trial` says. ``ensemble`` trains so many
-    models apart and lets them vote, which is no longer one model.
+    models apart and lets them vote, which is no longer one model; of so many ``restarts`` the one
+    of least training loss counts.
     """
     from mcover.experiments import run_trial
 
@@ -44,8 +50,8 @@ def run(settings: Plain, seed: int) -> dict[str, float]:
     whole = _images(_where(experiment))
     begin = time.process_time()
     with one_thread():
-        if "ensemble" in settings:
-            outcome = _ensemble(experiment, seed, whole, settings["ensemble"])
+        if _SEVERAL & set(settings):
+            outcome = _several(experiment, seed, whole, settings)
         else:
             found = run_trial(experiment, seed, whole=whole)
             outcome = {
@@ -61,7 +67,7 @@ def run(settings: Plain, seed: int) -> dict[str, float]:
 
 def experiment_of(settings: Plain) -> Experiment:
     """The experiment that plain settings spell."""
-    rest = {name: value for name, value in settings.items() if name != "ensemble"}
+    rest = {name: value for name, value in settings.items() if name not in _SEVERAL}
     return Experiment(**{**rest, "training": Training(**settings["training"])})
 
 
@@ -100,30 +106,35 @@ def _images(experiment: Experiment) -> Dataset:
     return dataset(experiment)
 
 
-def _ensemble(experiment: Experiment, seed: int, whole: Dataset, members: int) -> dict[str, float]:
-    """Plain models of their own weights and order of images; the mean of their answers counts."""
+def _several(
+    experiment: Experiment, seed: int, whole: Dataset, settings: Plain
+) -> dict[str, float]:
+    """Plain models of their own weights and order of images, on the images of one trial."""
     import torch
 
     from mcover.experiments import images_of, train
 
     data = images_of(experiment, seed, whole)
     fixed = replace(experiment, images=None, validation=None)
-    errors, epochs, gradients, votes = [], 0.0, 0, torch.zeros(())
-    images = torch.from_numpy(data.test_images)
-    for member in range(members):
+    votes = "ensemble" in settings
+    histories = []
+    for member in range(settings["ensemble" if votes else "restarts"]):
         # Seeds of the members lie far from those of any trial; the first is the plain trial.
-        history = train(fixed, seed + 100_000 * member, whole=data)
-        if history.interrupted:
+        histories.append(train(fixed, seed + _FAR * member, whole=data))
+        if histories[-1].interrupted:
             raise KeyboardInterrupt
-        model = history.model.eval()
+    errors = [float(history.collapse_error[-1]) for history in histories]
+    if votes:
+        images, labels = torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)
         with torch.no_grad():
-            votes = votes + model(images).softmax(dim=-1)
-        errors.append(float(history.collapse_error[-1]))
-        epochs, gradients = float(history.epoch[-1]), gradients + int(history.gradients[-1])
-    wrong = votes.argmax(dim=-1) != torch.from_numpy(data.test_labels)
+            answers = [history.model.eval()(images).softmax(dim=-1) for history in histories]
+        guess = torch.stack(answers).mean(dim=0).argmax(dim=-1)
+        error = float((guess != labels).double().mean())
+    else:
+        error = errors[int(np.argmin([history.train_loss[-1] for history in histories]))]
     return {
-        "error": float(wrong.double().mean()),
-        "cover_error": sum(errors) / members,
-        "epochs": epochs,
-        "gradients": float(gradients),
+        "error": error,
+        "cover_error": float(np.mean(errors)),
+        "epochs": float(histories[0].epoch[-1]),
+        "gradients": float(sum(history.gradients[-1] for history in histories)),
     }

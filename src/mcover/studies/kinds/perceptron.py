@@ -18,7 +18,7 @@ def run(settings: Plain, seed: int) -> dict[str, float]:
     methods compare on paired instances. With several ``reads`` the one of least energy counts,
     judged on the training patterns alone.
     """
-    warm_up()
+    _warm_up()
     problem = teacher_student(
         settings["n"], settings["alpha"], seed=[seed, 0], ties=settings["ties"]
     )
@@ -52,6 +52,6 @@ def run(settings: Plain, seed: int) -> dict[str, float]:
 
 
 @cache
-def warm_up() -> None:
+def _warm_up() -> None:
     """Compiles and loads once in a process what would count as the time of its first trial."""
     anneal(teacher_student(11, 1.0, seed=0), num_sweeps=1, bank=2, seed=0, workers=1, record=2)

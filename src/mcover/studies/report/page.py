@@ -140,9 +140,8 @@ def _figure(summary: Summary, panel: str) -> str:
     n = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     title = panel or summary.study.title
     title = title[0].upper() + title[1:]
-    key = legend(points) if summary.study.picture != "outcomes" else ""
     return (
-        f"<figure>{panel_svg(summary, points, title)}{key}"
+        f"<figure>{panel_svg(summary, points, title)}{legend(summary, points)}"
         f"<figcaption>{escape(title)}. Mean and 95 % interval, n = {n} trials a point."
         "</figcaption></figure>"
     )

@@ -36,10 +36,11 @@ def panel_svg(summary: Summary, points: Sequence[Point], title: str) -> str:
     )
 
 
-def legend(points: Sequence[Point]) -> str:
-    """Names of the lines of a panel, each with its mark."""
+def legend(summary: Summary, points: Sequence[Point]) -> str:
+    """Names of the lines of a panel, each with its mark; strips carry their names themselves."""
     entries = []
-    for number, series in enumerate(_series(points)):
+    named = [] if summary.study.picture == "outcomes" else _series(points)
+    for number, series in enumerate(named):
         style = number % _STYLES
         mark = f'<path class="s{style} line" d="M-14 0h28"/>'
         mark += f'<path class="s{style}" d="{_SHAPES[style]}"/>'
@@ -52,14 +53,14 @@ def legend(points: Sequence[Point]) -> str:
             '<li><svg viewBox="-15 -7 30 14" width="30" height="14" aria-hidden="true">'
             '<path class="paper" d="M0-7v14M-4-4h8v8h-8z"/></svg>the paper</li>'
         )
-    return f'<ul class="legend">{"".join(entries)}</ul>'
+    return f'<ul class="legend">{"".join(entries)}</ul>' if entries else ""
 
 
 def _lines(summary: Summary, points: Sequence[Point]) -> tuple[int, str]:
     """Means with intervals against what is swept."""
     growth = summary.study.picture == "growth"
     places = sorted({float(point.cell.x or 0.0) for point in points})
-    few = places if summary.study.x_log and len(places) <= 9 else None
+    few = places if summary.study.x_log and not growth else None
     x = axis(places, _LEFT, _WIDTH - _RIGHT, log=summary.study.x_log, ticks=few)
     y = axis(_heights(points), _HEIGHT - _BOTTOM, _TOP, log=growth, from_zero=not growth)
     parts = [_frame(x, y, summary.study.x_label, find_kind(points[0].cell.kind).axis)]
