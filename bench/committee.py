@@ -24,8 +24,8 @@ import mcover
 from mcover.committee import CommitteeMachine
 from mcover.committee.objective import CommitteeObjective
 from mcover.data import Dataset
-from mcover.training import _Loop
-from mcover.training_settings import Training
+from mcover.training.loop import _Loop
+from mcover.training.settings import Training
 from timing import rows
 
 PATTERNS, INPUTS, HIDDEN, BATCH = 500, 784, 9, 100

@@ -11,8 +11,7 @@ import torch
 import mcover
 from mcover.committee import CommitteeMachine
 from mcover.data import load, subset
-from mcover.training import fit
-from mcover.training_settings import Training
+from mcover.training import Training, fit
 
 METHODS = ("sgd", "rsgd", "mcover")
 

@@ -30,7 +30,7 @@ from scipy.stats import permutation_test
 
 import mcover
 from mcover import McoverError, statistics
-from mcover.training import fit
+from mcover.training.loop import fit
 
 HERE = Path(__file__).parent
 FIELDS = ["part", "stage", "setting", "candidate", "seed", "error", "cover_error", "train_loss"]

@@ -11,7 +11,7 @@ from typing import Any
 from mcover import GaussianRing, Identity, Uniform
 from mcover.data import Dataset, holdout, load, subset
 from mcover.models import Mlp, paper_mlp, small_mlp
-from mcover.training_settings import Training
+from mcover.training.settings import Training
 
 RING = GaussianRing(sigma=1.5, shift=2)
 

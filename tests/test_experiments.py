@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from mcover import data, experiments
+from mcover import data
 from mcover.committee import CommitteeMachine, machine_of
 from mcover.errors import McoverError
-from mcover.experiment_settings import COMMITTEE_TRAINING, Experiment, committee
-from mcover.experiments import images_of, kind_of, model_of, run_trial
 from mcover.topology import GaussianRing, Identity, Uniform
-from mcover.training_settings import METHODS, Training
+from mcover.training import trial
+from mcover.training.experiment import COMMITTEE_TRAINING, Experiment, committee
+from mcover.training.settings import METHODS, Training
+from mcover.training.trial import images_of, kind_of, model_of, run_trial
 
 ON_COVERS = ("mcover", "rsgd", "elastic")
 SHORT = replace(COMMITTEE_TRAINING, epochs=100, batch=20, evaluate_every=20)
@@ -80,7 +81,7 @@ def test_the_subset_has_its_own_seed_where_one_is_given():
 
 def test_a_validation_split_never_shows_the_test_images():
     one = digits("sgd", validation=60)
-    whole, split = experiments.dataset(one), images_of(one, 0)
+    whole, split = trial.dataset(one), images_of(one, 0)
     assert len(split.test_labels) == 60
     assert len(split.train_labels) == 100
     pixels = {image.tobytes() for image in whole.test_images}
@@ -130,7 +131,7 @@ def test_an_interrupted_trial_is_no_outcome(monkeypatch):
     def stop(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mcover.training._Loop.step", stop)
+    monkeypatch.setattr("mcover.training.loop._Loop.step", stop)
     with pytest.raises(KeyboardInterrupt):
         run_trial(digits("sgd"), 0)
 

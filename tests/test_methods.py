@@ -11,12 +11,12 @@ from torch.nn import functional
 
 import mcover
 from mcover import data
-from mcover.batches import Batches
 from mcover.committee import CommitteeMachine
 from mcover.errors import McoverError
 from mcover.models import Mlp
-from mcover.training import fit
-from mcover.training_settings import METHODS, Training
+from mcover.training.batches import Batches
+from mcover.training.loop import fit
+from mcover.training.settings import METHODS, Training
 
 TINY = Mlp((64, 12, 10))
 ON_COVERS = ("mcover", "rsgd", "elastic")
@@ -142,8 +142,8 @@ def test_an_interrupt_does_not_leave_sam_uphill(digits, monkeypatch):
             raise KeyboardInterrupt
         return original(self, images, labels, each)
 
-    original = mcover.objectives.Objective.gradient
-    monkeypatch.setattr(mcover.objectives.Objective, "gradient", interrupted)
+    original = mcover.training.objectives.Objective.gradient
+    monkeypatch.setattr(mcover.training.objectives.Objective, "gradient", interrupted)
     fit(model, digits, Training(epochs=2, method="sam", rho=1.0))
     assert torch.equal(weights(model), start)
 
@@ -212,7 +212,7 @@ def numbered(count):
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("each", [None, 3])
 def test_a_pass_has_every_image_once_for_every_cover(each, whole, monkeypatch):
-    monkeypatch.setattr("mcover.batches._WHOLE_BYTES", 1 << 25 if whole else 0)
+    monkeypatch.setattr("mcover.training.batches._WHOLE_BYTES", 1 << 25 if whole else 0)
     batches = Batches(*numbered(10), 4, np.random.SeedSequence(1), each)
     seen = []
     for _ in range(2):

@@ -17,8 +17,8 @@ from mcover.studies.published import TABLE_1
 from mcover.studies.study import SCALES
 from mcover.studies.tables import cell_tables, contrast_table, markdown, tables
 from mcover.topology import GaussianRing
-from mcover.training import fit
-from mcover.training_settings import Training
+from mcover.training.loop import fit
+from mcover.training.settings import Training
 
 
 @pytest.mark.parametrize("name", STUDIES)

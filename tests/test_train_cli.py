@@ -11,7 +11,7 @@ import torch
 import mcover.training
 from mcover import data, models
 from mcover.cli import main
-from mcover.training import errors
+from mcover.training.loop import errors
 
 TINY = "train --model small-mlp --images 200 --epochs 2 --batch 100"
 
@@ -174,7 +174,7 @@ def test_bad_input_ends_with_a_message(words, message, tmp_path, capsys):
 
 def test_a_line_says_how_far_it_is(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mcover.progress._PLAIN_SECONDS", -1.0)
-    monkeypatch.setattr("mcover.training._SHOW_SECONDS", 0.0)
+    monkeypatch.setattr("mcover.training.loop._SHOW_SECONDS", 0.0)
     train("--covers 3", tmp_path)
     shown = capsys.readouterr().err.splitlines()
     assert re.match(r" *25%  epoch 1/2  loss \d\.\d+", shown[0])

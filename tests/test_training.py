@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mcover import data, models, training
+from mcover import data, models
 from mcover.errors import McoverError
 from mcover.models import Mlp
-from mcover.training import fit
-from mcover.training_settings import Training
+from mcover.training import loop
+from mcover.training.loop import fit
+from mcover.training.settings import Training
 
 TINY = Mlp((64, 24, 10))
 WHOLE = 10_000  # a batch of all images: the order then plays no part
@@ -159,7 +160,7 @@ def test_weight_noise_is_taken_back_bit_by_bit():
     parameters = list(model.parameters())
 
     def crash():
-        with training._noisy(parameters, 0.1, torch.Generator().manual_seed(0)):
+        with loop._noisy(parameters, 0.1, torch.Generator().manual_seed(0)):
             moved = torch.cat([one.detach().ravel() for one in parameters])
             kept = torch.cat([one.ravel() for one in before.values()])
             assert abs((moved - kept).std().item() - 0.1) < 0.01
@@ -172,7 +173,7 @@ def test_weight_noise_is_taken_back_bit_by_bit():
 
 @pytest.mark.parametrize("calls", [1, 9])
 def test_an_interrupt_returns_what_was_reached(digits, monkeypatch, calls):
-    monkeypatch.setattr(training, "_SHOW_SECONDS", -1)
+    monkeypatch.setattr(loop, "_SHOW_SECONDS", -1)
     counter = count(1)
 
     def stop(status):

@@ -13,10 +13,10 @@ from rich.table import Table
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
 from mcover.discrete.trials import Summary, Trial, join, run_trials, summarize
-from mcover.experiment_settings import Experiment
 from mcover.progress import console, live_line
 from mcover.topology import GaussianRing
-from mcover.training_settings import Training
+from mcover.training.experiment import Experiment
+from mcover.training.settings import Training
 
 METHODS: dict[str, dict[str, Any]] = {
     "vanilla": {"method": "vanilla"},

@@ -14,10 +14,10 @@ import numpy as np
 from mcover import __version__
 from mcover.cli.training_table import course, summary
 from mcover.errors import McoverError
-from mcover.experiment_settings import COMMITTEE_TRAINING, Experiment
-from mcover.history import History, Status
 from mcover.progress import Line, console, live_line
-from mcover.training_settings import Training
+from mcover.training.experiment import COMMITTEE_TRAINING, Experiment
+from mcover.training.history import History, Status
+from mcover.training.settings import Training
 
 if TYPE_CHECKING:
     from mcover.data import Dataset
@@ -43,21 +43,21 @@ class Train:
         if self.seeds < 1:
             raise McoverError(f"seeds is {self.seeds}; write at least 1.")
         _require_torch()
-        from mcover import experiments
         from mcover.figures.style import save
         from mcover.figures.training import training_figure
+        from mcover.training import trial
 
-        whole = experiments.dataset(self.experiment)
+        whole = trial.dataset(self.experiment)
         experiment = _with_images(self.experiment, whole)
-        kind = experiments.kind_of(experiment, whole)
+        kind = trial.kind_of(experiment, whole)
         histories: list[History] = []
         with live_line() as line:
             for number in range(self.seeds):
                 seed = self.seed + number
                 if not number:
-                    shown = experiments.images_of(experiment, seed, whole)
+                    shown = trial.images_of(experiment, seed, whole)
                     console.print(f"{shown}\n{describe(experiment, kind)}", markup=False)
-                one = experiments.train(experiment, seed, self._show(line, number), whole)
+                one = trial.train(experiment, seed, self._show(line, number), whole)
                 if len(one.epoch):
                     histories.append(one)
                 if one.interrupted:

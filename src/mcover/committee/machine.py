@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,9 +12,6 @@ from mcover.committee.schedules import Sharpening, sharpening
 from mcover.committee.surrogate import soft_sign, surrogate
 from mcover.errors import McoverError
 from mcover.seeds import Seed, seed_sequence
-
-if TYPE_CHECKING:
-    from mcover.objectives import Objective
 
 
 class CommitteeMachine(nn.Module):
@@ -100,12 +96,6 @@ class CommitteeMachine(nn.Module):
         """Scales the rows, of every cover, back to ‖J_k‖ = √N, where ``normalize`` says so."""
         if self.normalize:
             self.J.copy_(unit_rows(self.J))
-
-    def objective(self, model: nn.Module) -> Objective:
-        """How a training loop takes gradients of this machine, or of covers of it."""
-        from mcover.committee.objective import CommitteeObjective
-
-        return CommitteeObjective(model)
 
     def extra_repr(self) -> str:
         hidden, inputs = self.J.shape[-2:]

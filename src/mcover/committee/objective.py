@@ -20,8 +20,8 @@ from mcover.committee.machine import (
 )
 from mcover.committee.surrogate import surrogates
 from mcover.errors import McoverError
-from mcover.objectives import Objective, is_covered
 from mcover.routing import inverse
+from mcover.training.objectives import Objective, is_covered
 
 
 class CommitteeObjective(Objective):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcover.figures.style import COLOURS
-from mcover.history import History
+from mcover.training.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from mcover.topology import GaussianRing, Topology, Uniform
-from mcover.training_settings import Training
+from mcover.training.settings import Training
 
 PAPER_SCHEDULE = {"start": 0.4, "stop": 0.01, "step": 1e-4}
 SMOKE_SCHEDULE = {"start": 0.4, "stop": 0.01, "step": 0.01}

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mcover.errors import McoverError
-from mcover.experiment_settings import Experiment
 from mcover.studies.cells import Plain
-from mcover.training_settings import Training
+from mcover.training.experiment import Experiment
+from mcover.training.settings import Training
 
 if TYPE_CHECKING:
     from mcover.data import Dataset
@@ -40,11 +40,11 @@ def prepare(settings: Plain) -> None:
 def run(settings: Plain, seed: int) -> dict[str, float]:
     """Trains with one seed and tests the one model that comes out.
 
-    Trials are paired as :func:`mcover.experiments.run_trial` says. ``ensemble`` trains so many
+    Trials are paired as :func:`mcover.training.trial.run_trial` says. ``ensemble`` trains so many
     models apart and lets them vote, which is no longer one model; of so many ``restarts`` the one
     of least training loss counts.
     """
-    from mcover.experiments import run_trial
+    from mcover.training.trial import run_trial
 
     experiment = experiment_of(settings)
     whole = _images(_where(experiment))
@@ -101,7 +101,7 @@ def _where(experiment: Experiment) -> Experiment:
 
 @lru_cache(maxsize=2)
 def _images(experiment: Experiment) -> Dataset:
-    from mcover.experiments import dataset
+    from mcover.training.trial import dataset
 
     return dataset(experiment)
 
@@ -112,7 +112,7 @@ def _several(
     """Plain models of their own weights and order of images, on the images of one trial."""
     import torch
 
-    from mcover.experiments import images_of, train
+    from mcover.training.trial import images_of, train
 
     data = images_of(experiment, seed, whole)
     fixed = replace(experiment, images=None, validation=None)

@@ -9,11 +9,11 @@ from torch import nn
 
 from mcover.data import Dataset, holdout, load, subset
 from mcover.errors import McoverError
-from mcover.experiment_settings import COVERED, Experiment
-from mcover.history import History, Status
 from mcover.models import Committee, Kind, paper_mlp, small_mlp
-from mcover.objectives import objective_of
-from mcover.training import fit
+from mcover.training.experiment import COVERED, Experiment
+from mcover.training.history import History, Status
+from mcover.training.loop import fit
+from mcover.training.objective_of import objective_of
 
 
 @dataclass(frozen=True)

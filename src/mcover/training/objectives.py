@@ -1,8 +1,7 @@
 """What a training minimises: how gradients are taken, and how one model is judged.
 
-The loop, the methods and the objectives know nothing of each other's insides. A module that brings
-its own objective has a method ``objective(model)``, where ``model`` is the module or covers of it;
-all others are classified by cross-entropy.
+The loop, the methods and the objectives know nothing of each other's insides. Which objective a
+model is trained by: :mod:`mcover.training.objective_of`.
 """
 
 from __future__ import annotations
@@ -109,13 +108,6 @@ class Objective:
     def errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> NDArray[np.float64]:
         """Share of wrong labels, shape (covers,), or (1,) for a plain module."""
         return errors(model, images, labels)
-
-
-def objective_of(model: nn.Module) -> Objective:
-    """The objective that a module, or the base of covers, brings; else cross-entropy."""
-    base = getattr(model, "net", model) if is_covered(model) else model
-    own = getattr(base, "objective", None)
-    return own(model) if callable(own) else Objective(model)
 
 
 def errors(model: nn.Module, images: Tensor, labels: Tensor) -> NDArray[np.float64]:

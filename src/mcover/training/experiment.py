@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from mcover.errors import McoverError
 from mcover.topology import GaussianRing, Identity, Topology, Uniform
-from mcover.training_settings import Training
+from mcover.training.settings import Training
 
 COVERED = ("mcover", "rsgd", "elastic")  # methods that act on covers
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcover.errors import McoverError
-from mcover.objectives import covers_of, is_covered
-from mcover.training_settings import Training
+from mcover.training.objectives import covers_of, is_covered
+from mcover.training.settings import Training
 
 Gradient = Callable[[], Tensor]
 

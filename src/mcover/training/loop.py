@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from mcover.batches import Batches
 from mcover.data import Dataset
 from mcover.errors import McoverError
-from mcover.history import History, Status, Stopped
-from mcover.methods import METHODS
 from mcover.models import seeded
-from mcover.objectives import covers_of, errors, objective_of
 from mcover.seeds import Seed, seed_sequence
-from mcover.training_settings import Training
+from mcover.training.batches import Batches
+from mcover.training.history import History, Status, Stopped
+from mcover.training.methods import METHODS
+from mcover.training.objective_of import objective_of
+from mcover.training.objectives import covers_of, errors
+from mcover.training.settings import Training
 
 __all__ = ["errors", "fit"]
 
