@@ -4,12 +4,13 @@ from html.parser import HTMLParser
 
 import pytest
 
+import probe_kind
 from mcover.cli import main
 from mcover.studies import STUDIES, Inline, Plan, Store, find_study, run
 from mcover.studies.cells import Cell
 from mcover.studies.report import write_report
 from mcover.studies.report.axes import axis
-from mcover.studies.study import Study
+from mcover.studies.study import Choosing, Study
 
 VOID = {"meta", "link", "path", "br"}
 
@@ -108,6 +109,31 @@ def test_one_scale_alone_can_be_shown(rows, tmp_path):
     text = write_report(rows, tmp_path / "report.html", scale="paper").read_text()
     assert 'class="point' not in text
     assert "Not run yet" in text
+
+
+def test_a_study_is_shown_at_the_largest_scale_that_is_half_done(tmp_path, monkeypatch):
+    monkeypatch.setitem(probe_kind.KINDS, "probe", probe_kind.KIND)
+    cells = {
+        "smoke": (probe_kind.cell("a", 2, size=0),),
+        "quick": (probe_kind.cell("a", 4, size=1),),
+        "paper": (probe_kind.cell("a", 8, size=2),),
+    }
+    monkeypatch.setitem(
+        STUDIES, "covers", Study("covers", "t", "s", "a", cells, picture="outcomes")
+    )
+
+    def shown(**trials: int) -> str:
+        with Store(tmp_path / f"{trials}.sqlite") as store:
+            for scale, count in trials.items():
+                plan = Plan(STUDIES["covers"].at(scale, count), Choosing())
+                run(plan, store, Inline())
+            text = write_report(store.rows(), tmp_path / "report.html").read_text()
+        return re.search(r"mcover study run covers --scale (\w+)", text)[1]
+
+    assert shown(smoke=2, quick=4, paper=4) == "paper"
+    assert shown(smoke=2, quick=2, paper=3) == "quick"
+    assert shown(quick=1, paper=1) == "quick"
+    assert shown(paper=1) == "paper"
 
 
 def test_the_verb_writes_the_page_and_needs_rows(tmp_path, monkeypatch, capsys, rows):

@@ -22,7 +22,7 @@ STUDIES = ("table-1", "loading", "costs")
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     with Store(folder / "s.sqlite") as store:
@@ -32,7 +32,7 @@ def report(tmp_path_factory):
         return write_report(store.rows(), folder / "report.html")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     path = shutil.which("chromium")
     assert path is not None, "no chromium here; 'make test-browser' installs it"

@@ -21,7 +21,7 @@ class Report:
     output: Path = Path("out/report.html")
     """Where to write the page."""
     scale: Scale | None = None
-    """Show this scale only (default: the largest that has trials, study by study)."""
+    """Show this scale only (default: the largest that is half done, study by study)."""
 
     def run(self) -> None:
         with Store(self.store, create=False) as store:

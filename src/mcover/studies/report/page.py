@@ -26,6 +26,7 @@ from mcover.studies.tables import (
     text,
 )
 
+_ENOUGH = 0.5
 _LONG = 12  # lines of a table beyond which it starts folded
 
 
@@ -35,7 +36,8 @@ def write_report(rows: Sequence[Row], path: str | Path, scale: Scale | None = No
     Args:
         rows: all rows of a store.
         path: where to write.
-        scale: show this scale only; otherwise each study at the largest scale that has rows.
+        scale: show this scale only; otherwise each study at the largest scale that is half done,
+            or failing that at the one that is furthest.
     """
     have = by_key(rows)
     summaries = [
@@ -67,12 +69,17 @@ def _asset(name: str) -> str:
 
 
 def _summary(study: Study, have: Rows, scale: Scale | None) -> Summary | None:
-    configs = {config for config, _ in have}
+    """A study at the largest scale that is half done, or else at the one that is furthest."""
+    found: list[tuple[bool, float, Scale, Plan]] = []
     for one in reversed(SCALES) if scale is None else (scale,):
         plan = Plan(study.at(one), study.choice(one))
-        if plan.configs() & configs:
-            return summarize(study, one, plan, have)
-    return None
+        share = 1 - len(plan.missing(have)) / plan.total(have)
+        if any(job.key in have for job in plan.jobs(have)):
+            found.append((share < _ENOUGH, 0.0 if share >= _ENOUGH else -share, one, plan))
+    if not found:
+        return None
+    *_, best, plan = min(found, key=lambda one: one[:2])  # of equals the first, the larger scale
+    return summarize(study, best, plan, have)
 
 
 def _navigation(summaries: Sequence[Summary]) -> str:
@@ -93,13 +100,14 @@ def _beside(summaries: Sequence[Summary]) -> str:
                 continue
             inside = value.low <= known.value + known.half_width
             inside = inside and known.value - known.half_width <= value.high
+            verdict = "overlap" if inside else "apart"
             model = {"perceptron": "perceptron"}.get(point.cell.kind, point.cell.panel)
             lines.setdefault(
                 (model, point.cell.series),
                 (
                     *(model, point.cell.series, str(known), known.where),
                     *(text(value, point.metric.spec), str(value.n), summary.study.name),
-                    "overlap" if inside else "apart",
+                    verdict if value.n > 1 else NOTHING,
                 ),
             )
     if not lines:
@@ -142,7 +150,7 @@ def _figure(summary: Summary, panel: str) -> str:
     title = title[0].upper() + title[1:]
     return (
         f"<figure>{panel_svg(summary, points, title)}{legend(summary, points)}"
-        f"<figcaption>{escape(title)}. Mean and 95 % interval, n = {n} trials a point."
+        f"<figcaption>{escape(title)}. Mean and 95 % interval, n = {n} a point."
         "</figcaption></figure>"
     )
 
@@ -160,7 +168,8 @@ def _table(table: Table, name: str) -> str:
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(name)}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-    caption = f"{escape(name)} ({len(table.lines)} lines)"
+    lines = "1 line" if len(table.lines) == 1 else f"{len(table.lines)} lines"
+    caption = f"{escape(name)} ({lines})"
     folded = len(table.lines) > _LONG
     return f"<details{'' if folded else ' open'}><summary>{caption}</summary>{whole}</details>"
 

@@ -13,7 +13,7 @@ from mcover.studies.tables import text
 
 _WIDTH, _HEIGHT = 440, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 10, 44
-_STRIP, _LETTER = 34, 6.3  # height of a strip, width of a letter
+_STRIP, _LETTER = 34, 7.2  # height of a strip, width of a letter
 _STYLES = 6
 _SHAPES = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
