@@ -41,7 +41,7 @@ def main() -> None:
         elif method == "rsgd":  # covers that are not routed, but pulled together
             model = mcover.lift(model, machines, mcover.Identity())
         settings = Training(
-            given.epochs, batch=100, lr=1.0, momentum=0.0, method=method,
+            given.epochs, batch=100, lr=10.0, momentum=0.0, method=method,
             evaluate_every=given.epochs, stop_loss=1e-7, stop_error=0.0,
         )  # fmt: skip
         history = fit(model, data, settings, seed=0)

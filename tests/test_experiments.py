@@ -14,7 +14,7 @@ from mcover.topology import GaussianRing, Identity, Uniform
 from mcover.training import trial
 from mcover.training.experiment import COMMITTEE_TRAINING, Experiment, committee
 from mcover.training.settings import METHODS, Training
-from mcover.training.trial import images_of, kind_of, model_of, run_trial
+from mcover.training.trial import images_of, model_of, run_trial
 
 ON_COVERS = ("mcover", "rsgd", "elastic")
 SHORT = replace(COMMITTEE_TRAINING, epochs=100, batch=20, evaluate_every=20)
@@ -63,8 +63,7 @@ def test_trials_are_paired(method):
     plain, other = digits("sgd"), digits(method)
     images = [images_of(one, seed=5).train_images for one in (plain, other)]
     np.testing.assert_array_equal(*images)
-    kinds = [kind_of(one, images_of(one, 5)) for one in (plain, other)]
-    first, covered = (model_of(one, k, 5) for one, k in zip((plain, other), kinds, strict=True))
+    first, covered = (model_of(one, images_of(one, 5), 5) for one in (plain, other))
     weights = machine_of(covered).J
     assert torch.equal(weights if weights.ndim == 2 else weights[0], machine_of(first).J)
     if weights.ndim == 3:
@@ -92,22 +91,36 @@ def test_the_paper_s_committee_is_the_default():
     one = committee()
     assert (one.data, one.images, one.subset_seed) == ("fashion-mnist:dress,coat", 500, 0)
     how = one.training
-    assert (how.epochs, how.batch, how.lr, how.momentum) == (20_000, 100, 1.0, 0.0)
+    assert (how.epochs, how.batch, how.lr, how.momentum) == (20_000, 100, 10.0, 0.0)
     assert (how.stop_loss, how.stop_error, how.judge) == (1e-7, 0.0, "collapse")
     routed = digits("mcover")
-    model = model_of(routed, kind_of(routed, images_of(routed, 0)), 0)
+    model = model_of(routed, images_of(routed, 0), 0)
     assert (model.covers, model.passes, model.settings.routing) == (4, 10, "weights")
     assert model.settings.topology == Uniform()
+    assert model.settings.redraw_every is None
     assert machine_of(model).J.shape == (4, 9, 64)
 
 
-def test_the_network_of_the_paper_is_lifted_by_default():
-    one = Experiment(Training(method="mcover"), model="small-mlp")
-    model = model_of(one, kind_of(one, data.load("digits")), 0)
-    assert (model.covers, model.settings.routing) == (5, "messages")
-    assert model.settings.topology == GaussianRing(1.5, shift=2)
+def test_networks_route_weights_that_are_redrawn_each_epoch_by_default():
+    one = Experiment(Training(method="mcover", batch=100), model="small-mlp")
+    images = data.load("digits")
+    lifted = model_of(one, images, 0).settings
+    assert (lifted.covers, lifted.routing, lifted.topology) == (4, "weights", Uniform())
+    assert (lifted.noise, lifted.redraw_every) == (0.05, -(-len(images.train_labels) // 100))
+    quenched = model_of(replace(one, redraw_every=0, noise=0.02), images, 0).settings
+    assert (quenched.noise, quenched.redraw_every) == (0.02, None)
+
+
+def test_messages_are_routed_as_in_the_paper_where_they_are_asked_for():
+    one = Experiment(Training(method="mcover"), model="small-mlp", routing="messages")
+    lifted = model_of(one, data.load("digits"), 0).settings
+    assert (lifted.covers, lifted.routing, lifted.noise) == (5, "messages", 0.01)
+    assert (lifted.topology, lifted.redraw_every) == (GaussianRing(1.5, shift=2), None)
+
+
+def test_replicas_of_networks_keep_to_themselves():
     coupled = Experiment(Training(method="rsgd"), model="small-mlp", covers=3, noise=0.1)
-    model = model_of(coupled, kind_of(coupled, data.load("digits")), 0)
+    model = model_of(coupled, data.load("digits"), 0)
     assert (model.covers, model.settings.noise, model.settings.topology) == (3, 0.1, Identity())
 
 
@@ -161,7 +174,7 @@ def test_options_of_something_else_are_refused(method, options, message):
         ({"hidden": 5}, "hidden is for model 'committee'"),
         ({"schedule": "slow"}, "schedule is for model 'committee'"),
         ({"free_norms": True}, "free_norms is for model 'committee'"),
-        ({"bank": 5}, "bank is for routing 'weights'"),
+        ({"routing": "messages", "bank": 5}, "bank is for routing 'weights'"),
         ({"routing": "weights", "streams": 5}, "streams is for routing 'messages'"),
         ({"start": "independent", "noise": 0.1}, "noise is for covers of a common start"),
     ],

@@ -303,7 +303,7 @@ def test_averages_of_a_committee_are_as_sharp_as_the_machine(method, pair):
     model = CommitteeMachine(64, 5, seed=0)
     seen = []
     settings = Training(20, 50, 1.0, 0.0, method=method, stop_loss=0.0)
-    loop = mcover.training._Loop(model, pair, settings, 0, None)
+    loop = mcover.training.loop._Loop(model, pair, settings, 0, None)
     judge = loop.objective.judge
 
     def judged(source, *given):

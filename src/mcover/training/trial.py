@@ -72,7 +72,7 @@ def train(
 ) -> History:
     """The training of a trial; one that Ctrl-C ended is returned as far as it went."""
     data = images_of(experiment, seed, whole)
-    model = model_of(experiment, kind_of(experiment, data), seed)
+    model = model_of(experiment, data, seed)
     how = experiment.training
     if experiment.count == 1 and how.method == "mcover":
         how = replace(how, method="sgd")  # one cover is the model itself
@@ -130,8 +130,9 @@ def kind_of(experiment: Experiment, data: Dataset) -> Kind:
     return Committee(data.inputs, hidden, experiment.schedule or "slow", not experiment.free_norms)
 
 
-def model_of(experiment: Experiment, kind: Kind, seed: int) -> nn.Module:
-    """The model of a trial, covered where its method acts on covers."""
+def model_of(experiment: Experiment, data: Dataset, seed: int) -> nn.Module:
+    """The model of a trial on its images, covered where its method acts on covers."""
+    kind = kind_of(experiment, data)
     base = kind.build([seed, 0])
     method = experiment.training.method
     if method not in COVERED or (method == "mcover" and experiment.count == 1):
@@ -142,4 +143,5 @@ def model_of(experiment: Experiment, kind: Kind, seed: int) -> nn.Module:
     if not experiment.common_start:
         others = range(1, experiment.count)
         covers = [base, *(kind.build([seed, 0, other]) for other in others)]
-    return lift(base, covers, seed=[seed, 1], **experiment.lift_options())
+    steps = -(-len(data.train_labels) // experiment.training.batch)
+    return lift(base, covers, seed=[seed, 1], **experiment.lift_options(steps))

@@ -24,7 +24,7 @@ def committee(scale: Scale, method: str = "sgd", **more: Any) -> Options:
     Learning rate and schedules are ours, see :mod:`mcover.committee.schedules`.
     """
     epochs = _EPOCHS[scale]
-    training = {"epochs": epochs, "batch": 100, "lr": 1.0, "momentum": 0, "method": method}
+    training = {"epochs": epochs, "batch": 100, "lr": 10.0, "momentum": 0, "method": method}
     stop = {"evaluate_every": epochs, "stop_loss": 1e-7, "stop_error": 0}
     own = {"model": "committee", "subset_seed": 0, "hidden": 9, "schedule": "slow"}
     return {**_DATA[scale], **own, "training": training | stop, **more}
@@ -75,7 +75,7 @@ COMMITTEE_ERRORS = Study(
     source="Figure 2(c)",
     about=(
         "784 inputs, 9 hidden units, 500 Fashion-MNIST images made ±1 by their medians, 2,000 test "
-        "images; SGD, learning rate 1 (see committee-settings), batch 100, slow schedule (from "
+        "images; SGD, learning rate 10 (see committee-settings), batch 100, slow schedule (from "
         "memory of the cited works, unverified), until no training error is left or 20,000 epochs. "
         "M-cover: uniform routes, bank S = 10. Replicas and covers start independent; the common "
         "start is one machine plus noise of 0.1. Scale quick: S = 4, 4,000 epochs."

@@ -43,7 +43,7 @@ _LINES: dict[str, dict[str, Options]] = {
         f"from {share}": {"times": 5, "method": "swa", "average_from": share}
         for share in (0.25, 0.5, 0.75)
     },
-    "directed lift, quenched": {f"noise {x}": directed(x) for x in _NOISES},
+    "directed lift, quenched": {f"noise {x}": directed(x, redraw_every=0) for x in _NOISES},
     "directed lift, redrawn": {f"noise {x}": directed(x, **_EACH_EPOCH) for x in _NOISES},
     _BEST: _SEARCH,
     _DROPOUT: {f"{p}": {"dropout": p} for p in _DROPOUTS},
