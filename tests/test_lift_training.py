@@ -285,6 +285,18 @@ def test_routes_are_redrawn_when_asked_and_stay_otherwise():
         assert torch.equal(covered.state_dict()[name], seen[-1])
 
 
+def test_no_more_routes_are_drawn_than_are_visited_before_the_next_draw():
+    def bank(**options) -> int:
+        model = lift(nn.Linear(6, 5), 3, RING, routing="weights", bank=8, seed=0, **options)
+        return len(model.routes)
+
+    assert bank() == 8
+    assert bank(redraw_every=3) == 3
+    assert bank(redraw_every=3, destinations=2) == 6
+    assert bank(redraw_every=30) == 8
+    assert bank(redraw_every=3, destinations=None) == 8
+
+
 def test_gradients_return_along_redrawn_routes():
     model, x = tiny(Perceptron)
     covered = lift(model, 4, Uniform(), "weights", noise=0.3, seed=0).eval()

@@ -219,6 +219,9 @@ class Covered(Covers):
             spans = list(directed.slices(self.stacks(), self.settings.granularity))
             count = spans[-1][1].stop
             size = min(self.settings.bank or count, count)
+            if self.settings.redraw_every is not None and self.settings.destinations is not None:
+                # More than are visited before the next draw would never be looked at.
+                size = min(size, self.settings.redraw_every * self.settings.destinations)
             bank = draw_bank(self.settings.topology, self.covers, count, size, root)
             self.routes = directed.routes_of(bank.routes).to(self.routes.device)
             self.invert_routes()

@@ -68,7 +68,7 @@ def lift(
         mixer: "sampled" Q̂, or the "exact" kernel Q.
         streams: S activation streams per cover along drawn routes, instead of their average Q̂.
         bank: destinations whose routes are kept, for routing="weights"; None keeps all of them,
-            which is the exact directed lift.
+            which is the exact directed lift. With ``redraw_every``, no more than are visited.
         destinations: how many of them each forward evaluates, in turn; None evaluates all.
         granularity: what is routed by itself, for routing="weights": each "weight", the weights
             of an output "unit" together, or each "tensor".
