@@ -10,6 +10,7 @@ import numpy as np
 
 from mcover.figures.style import COLOURS
 from mcover.studies.kinds import find_kind
+from mcover.studies.report.axes import FAR
 from mcover.studies.summary import Point, Summary
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
     axes.set_ylabel(_axis(points))
     if growth:
         axes.set_yscale("log")
-    else:
+    elif axes.dataLim.y0 < FAR * axes.dataLim.y1:
         axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)

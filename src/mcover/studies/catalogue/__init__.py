@@ -21,6 +21,7 @@ STUDIES: dict[str, Study] = {
         perceptrons.LOADING,
         committees.COMMITTEE_SETTINGS,
         committees.COMMITTEE_ERRORS,
+        committees.COMMITTEE_RATES,
         networks.MLP_ERRORS,
         perceptrons.TOPOLOGY,
         committees.COMMITTEE_TOPOLOGY,

@@ -140,6 +140,38 @@ COMMITTEE_SETTINGS = Study(
 )
 
 
+def _rates(scale: Scale, rates: Sequence[float], trials: int) -> tuple[Cell, ...]:
+    cells = []
+    for rate in rates:
+        for series, settings in committee_lines("quick" if scale == "paper" else scale).items():
+            changed = {**settings, "training": settings["training"] | {"lr": rate}}
+            cells.append(Cell("committee", changed, series, COMMITTEE, x=rate, trials=trials))
+    return tuple(cells)
+
+
+COMMITTEE_RATES = Study(
+    name="committee-rates",
+    title="Test error of committee machines against the learning rate",
+    source="beyond the paper",
+    about=(
+        "As in committee-errors, with S = 4 and at most 4,000 epochs: whether a gain of the "
+        "replicated methods survives another learning rate. Nothing is chosen by this study."
+    ),
+    cells={
+        "smoke": _rates("smoke", (1.0, 3.0), 2),
+        "quick": _rates("quick", (1.0, 10.0), 3),
+        "paper": _rates("paper", (0.3, 1.0, 3.0, 10.0, 30.0), 10),
+    },
+    contrasts=(
+        ("rSGD M=4", "vanilla"),
+        ("M-cover M=4", "vanilla"),
+        ("M-cover M=4", "rSGD M=4"),
+    ),
+    x_label="learning rate",
+    x_log=True,
+)
+
+
 def _topology(
     scale: Scale, sigmas: Sequence[float], covers: Sequence[int], trials: int
 ) -> tuple[Cell, ...]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+FAR = 0.6  # least share of the largest value from which on a common zero hides what differs
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -38,10 +40,15 @@ def axis(
 ) -> Axis:
     """An axis that holds all values with a little room.
 
+    ``from_zero`` begins at 0, unless all values lie so far above it that they would look the same.
+
     >>> axis([0.02, 0.21], 100, 0, from_zero=True).ticks
     (0.0, 0.05, 0.1, 0.15, 0.2)
+    >>> axis([0.058, 0.062], 100, 0, from_zero=True).ticks
+    (0.058, 0.059, 0.06, 0.061, 0.062)
     """
     low, high = min(values), max(values)
+    from_zero = from_zero and low < FAR * high
     if log:
         room = 1.15 if high == low else (high / low) ** 0.05
         marks = tuple(ticks or _decades(low, high))
