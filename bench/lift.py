@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself in every step
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn

@@ -160,7 +160,7 @@ COMMITTEE_RATES = Study(
     cells={
         "smoke": _rates("smoke", (1.0, 3.0), 2),
         "quick": _rates("quick", (1.0, 10.0), 3),
-        "paper": _rates("paper", (0.3, 1.0, 3.0, 10.0, 30.0), 10),
+        "paper": _rates("paper", (1.0, 3.0, 10.0, 30.0), 10),
     },
     contrasts=(
         ("rSGD M=4", "vanilla"),
