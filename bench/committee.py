@@ -14,7 +14,6 @@ import argparse
 import math
 import os
 import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -22,11 +21,11 @@ import torch
 
 import mcover
 from mcover.committee import CommitteeMachine
-from mcover.committee.objective import CommitteeObjective
 from mcover.data import Dataset
+from mcover.training.committee_objective import CommitteeObjective
 from mcover.training.loop import _Loop
 from mcover.training.settings import Training
-from timing import rows
+from timing import best_in_turns, rows
 
 PATTERNS, INPUTS, HIDDEN, BATCH = 500, 784, 9, 100
 
@@ -60,21 +59,6 @@ class Epoch:
         self.loop.over()
 
 
-def best(works: dict[object, Callable[[], None]], seconds: float) -> dict[object, float]:
-    """The best time of each; taking turns, so that a busy moment of the machine hits all."""
-    times = dict.fromkeys(works, math.inf)
-    for work in works.values():
-        work()
-    begin, turns = time.perf_counter(), 0
-    while turns < 3 or time.perf_counter() - begin < seconds:
-        for key, work in works.items():
-            start = time.perf_counter()
-            work()
-            times[key] = min(times[key], time.perf_counter() - start)
-        turns += 1
-    return times
-
-
 def slope(sizes: list[int], times: list[float]) -> float:
     return statistics.linear_regression(
         [math.log(size) for size in sizes], [math.log(one) for one in times]
@@ -95,7 +79,7 @@ def main() -> None:
         "M-cover M=4 S=10": Epoch("mcover", 4, 10),
         "the same, general lift": Epoch("mcover", 4, 10, fused=False),
     }
-    times = best(works, given.seconds)
+    times = best_in_turns(works, given.seconds)
     machines = {"vanilla": 1, "rSGD M=4": 4}
     lines = [
         [
@@ -115,7 +99,7 @@ def main() -> None:
     covers, banks = [2, 4, 8], [2, 5, 10, 20]
     sizes = [(m, 10) for m in covers] + [(4, s) for s in banks if s != 10]
     works = {size: Epoch("mcover", *size) for size in sizes} | {"vanilla": Epoch("sgd")}
-    times = best(works, given.seconds)
+    times = best_in_turns(works, given.seconds)
     rows(
         "growth of M-cover",
         ["M", "S", "ms an epoch", "time/(M·S vanilla)"],

@@ -14,7 +14,6 @@ import argparse
 import math
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 import mcover
-from timing import rows
+from timing import best_in_turns, rows
 
 RING = mcover.GaussianRing(sigma=1.5, shift=2)
 COVERS = (1, 5, 10, 15)
@@ -98,21 +97,6 @@ def covered(make: Make, covers: int, blocks: int, x: Tensor, y: Tensor) -> Step:
     return Step(loss, list(model.parameters()), list(model.buffers()))
 
 
-def best_seconds(steps: dict[object, Step], seconds: float) -> dict[object, float]:
-    """The best time of each step; taking turns, so that a busy moment of the machine hits all."""
-    best = dict.fromkeys(steps, math.inf)
-    for step in steps.values():
-        step()
-    start, turns = time.perf_counter(), 0
-    while turns < 2 or time.perf_counter() - start < seconds:
-        for key, step in steps.items():
-            begin = time.perf_counter()
-            step()
-            best[key] = min(best[key], time.perf_counter() - begin)
-        turns += 1
-    return best
-
-
 def peak_bytes(step: Step) -> int:
     """Most bytes in use by torch at any moment of a step, from the allocator's own record."""
     step.optimizer.zero_grad()  # so that gradients are allocated, and counted, within the step
@@ -133,7 +117,7 @@ def measure(title: str, make: Make, x: Tensor, y: Tensor, seconds: float) -> Non
         steps: dict[object, Step] = {"plain": plain(make, x, y)}
         steps["independent"] = independent(make, covers, x, y)
         steps |= {blocks: covered(make, covers, blocks, x, y) for blocks in BLOCKS}
-        best = best_seconds(steps, seconds)
+        best = best_in_turns(steps, seconds)
         memory = peak_bytes(steps["independent"])
         for blocks in BLOCKS:
             growth[blocks].append(best[blocks])

@@ -1,7 +1,8 @@
 """Timing shared by the benchmarks: the best of a few repeats, since these machines are noisy."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 def best_seconds(work: Callable[[], object], repeats: int = 5) -> float:
@@ -12,6 +13,21 @@ def best_seconds(work: Callable[[], object], repeats: int = 5) -> float:
         work()
         timings.append(time.perf_counter() - start)
     return min(timings)
+
+
+def best_in_turns(
+    works: Mapping[object, Callable[[], object]], seconds: float, turns: int = 2
+) -> dict[object, float]:
+    """The best time of each; taking turns, so that a busy moment of the machine hits all."""
+    best = dict.fromkeys(works, math.inf)
+    for work in works.values():
+        work()
+    begin, done = time.perf_counter(), 0
+    while done < turns or time.perf_counter() - begin < seconds:
+        for key, work in works.items():
+            best[key] = min(best[key], best_seconds(work, repeats=1))
+        done += 1
+    return best
 
 
 def rows(title: str, header: list[str], lines: list[list[str]]) -> None:

@@ -10,8 +10,8 @@ import mcover
 from mcover.committee import SLOW, CommitteeMachine, kernels, machine_of
 from mcover.committee.fused import FusedGradient
 from mcover.committee.machine import unit_rows
-from mcover.committee.objective import CommitteeObjective
 from mcover.errors import McoverError
+from mcover.training.committee_objective import CommitteeObjective
 from reference_committee import routed_loss
 
 INPUTS, HIDDEN, COVERS = 4, 3, 3

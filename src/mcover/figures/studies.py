@@ -141,7 +141,8 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
         spread = 0.55 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
         axes.scatter(values, at + spread, s=5, color=colour, alpha=0.5, linewidth=0)
         value = point.value
-        assert value is not None
+        if value is None:
+            continue
         axes.errorbar(
             [value.value],
             [at],

@@ -13,7 +13,7 @@ from importlib import import_module
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from mcover.errors import McoverError
 from mcover.studies.cells import Job
@@ -91,8 +91,7 @@ class Processes:
     def collect(self, seconds: float) -> list[Ended]:
         ended = []
         for ready in wait(list(self._busy), seconds):
-            assert isinstance(ready, Connection)
-            worker = self._busy.pop(ready)
+            worker = self._busy.pop(cast(Connection, ready))
             ended.append(worker.finish())
             self._idle.append(worker)
         return ended
@@ -125,9 +124,9 @@ class _Worker:
         try:
             ended: Ended = self.connection.recv()
         except (EOFError, ConnectionResetError):
-            assert self._process is not None
-            self._process.join()
-            code = self._process.exitcode
+            process = cast(SpawnProcess, self._process)  # one that sent a job was started
+            process.join()
+            code = process.exitcode
             self._process = None
             hint = " (killed: out of memory?)" if code == -signal.SIGKILL else ""
             return Ended(self._job, {}, error=f"its process ended with code {code}{hint}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from mcover.committee.machine import CommitteeMachine
-from mcover.committee.objective import CommitteeObjective
+from mcover.training.committee_objective import CommitteeObjective
 from mcover.training.objectives import Objective, is_covered
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
@@ -206,6 +206,5 @@ def _origins(rows: Sequence[Row]) -> str:
     return _table(Table("", ("versions", "first", "last", "trials"), lines), "Versions")
 
 
-def _versions(facts: object) -> str:
-    assert isinstance(facts, dict)
+def _versions(facts: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import cast
 
 from mcover.statistics import Estimate
 from mcover.studies.kinds import find_kind
@@ -178,8 +179,7 @@ def _heights(points: Sequence[Point], trials: bool = False) -> list[float]:
 
 
 def _value(point: Point) -> Estimate:
-    assert point.value is not None
-    return point.value
+    return cast(Estimate, point.value)  # points without one are left out before
 
 
 def _series(points: Sequence[Point]) -> list[str]:
