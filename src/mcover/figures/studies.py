@@ -159,7 +159,7 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
             first = label not in axes.get_legend_handles_labels()[1]
             at_paper = (known.value, at + 0.38)
             _mark(axes, *at_paper, "0.1", label if first else None, xerr=known.half_width)
-    axes.set_yticks(range(len(points)), [point.cell.series for point in points])
+    axes.set_yticks(range(len(points)), [point.cell.line for point in points])
     axes.set_ylim(len(points) - 0.4, -0.6)
     axes.set_xlabel(_axis(points))
     axes.grid(axis="x", alpha=0.25, linewidth=0.5)

@@ -54,8 +54,12 @@ class Cell:
     @property
     def label(self) -> str:
         """Unique within a study and scale."""
-        place = "" if self.x is None else f" at {self.x:g}"
-        return f"{self.panel + ': ' if self.panel else ''}{self.series}{place}"
+        return f"{self.panel + ': ' if self.panel else ''}{self.line}"
+
+    @property
+    def line(self) -> str:
+        """Unique within its panel."""
+        return self.series if self.x is None else f"{self.series} at {self.x:g}"
 
     @cached_property
     def config(self) -> str:

@@ -90,7 +90,7 @@ def _lines(summary: Summary, points: Sequence[Point]) -> tuple[int, str]:
 
 def _outcomes(summary: Summary, points: Sequence[Point]) -> tuple[int, str]:
     """A strip for each method: every trial a dot, the mean a mark with its interval."""
-    longest = max(len(point.cell.series) for point in points)
+    longest = max(len(point.cell.line) for point in points)
     left = min(_LETTER * longest + 16, _WIDTH // 2)
     bottom = _TOP + _STRIP * len(points)
     height = bottom + _BOTTOM
@@ -107,7 +107,7 @@ def _outcomes(summary: Summary, points: Sequence[Point]) -> tuple[int, str]:
             for trial, value in enumerate(point.values.values())
         )
         parts.append(f'<path class="s{style} dots" d="{dots}"/>')
-        name = point.cell.series
+        name = point.cell.line
         fit = f' textLength="{left - 12:.0f}"' if _LETTER * len(name) > left - 12 else ""
         parts.append(
             f'<text class="name" x="{left - 8:.0f}" y="{at + 4:.1f}"{fit} '
