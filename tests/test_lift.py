@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 import reference  # noqa: E402
 from mcover import Chain, GaussianRing, Uniform, lift  # noqa: E402
+from mcover.nn import across  # noqa: E402
 from tiny_models import MODELS, Perceptron, Transformer, tiny  # noqa: E402
 
 torch.set_num_threads(1)
@@ -53,6 +54,15 @@ def test_message_lift_is_the_papers_sum(kind, topology, covers):
     stacks = leaves(covered)
     assert_same(covered(x), reference.message_lift(model, x, stacks, mixers_of(covered)),
                 covered, stacks)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", **NAMES)
+def test_both_ways_out_of_vmap_give_the_same(kind, monkeypatch):
+    model, x = tiny(kind)
+    covered = lift(model, 3, Uniform(), blocks=2, noise=0.3, seed=1)
+    direct = covered(x)
+    monkeypatch.setattr(across, "_DIRECT", False)
+    torch.testing.assert_close(covered(x), direct, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("covers", COVERS)

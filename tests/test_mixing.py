@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from mcover.nn import convolving, mixing, mixing_kernels
+from mcover.nn import convolving, kernels, mixing
+from mcover.nn.kernels import common, messages, regions, threads
 from mcover.nn.mixing import block_slices
 
 COVERS, UNITS = 3, 5
@@ -29,14 +30,16 @@ def mixed_weights(weight: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     return result
 
 
-@pytest.fixture(params=["compiled", "compiled, two threads, small tiles", "torch"])
+@pytest.fixture(params=["compiled", "compiled, two threads, small pieces", "torch"])
 def way(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(mixing, "fits", lambda *tensors: False)
+        monkeypatch.setattr(kernels, "fits", lambda *tensors: False)
     elif request.param != "compiled":
-        monkeypatch.setattr(mixing_kernels, "_ALONE", 0)
+        monkeypatch.setattr(regions, "ALONE", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-        monkeypatch.setattr(mixing, "CACHE", 2 * COVERS * 7)  # two units at a time
+        monkeypatch.setattr(common, "CACHE", 1)
+        for name, value in {"NEAR": 1, "FAR": 1, "WIDE": 1, "SAMPLES": 3}.items():
+            monkeypatch.setattr(messages, name, value)
     return request.param
 
 
@@ -66,22 +69,93 @@ def test_gradients_of_common_inputs_weights_and_biases_are_right_in_every_way(wa
     assert torch.autograd.gradcheck(lambda x, w, b: mixing.mix_common(x, w, mixer(3), b), given)
 
 
-@pytest.mark.parametrize("small", [0, 2**40])
-def test_large_and_small_products_mix_the_same(small, monkeypatch):
-    monkeypatch.setattr(mixing, "SMALL", small)
+def mixed_messages(x, weight, factors, bias):
+    """a[β] = b[β] + Σ_g Σ_α Q̂[r,g,β,α] C[g,α], block by block."""
+    result = 0 if bias is None else bias.unsqueeze(1)
+    for g, span in enumerate(block_slices(x.shape[2], factors.shape[1])):
+        c = torch.einsum("anj,arj->anr", x[:, :, span], weight[:, :, span])
+        result = result + torch.einsum("rba,anr->bnr", factors[:, g], c)
+    return result
+
+
+def test_messages_and_their_gradients_are_right_in_every_way(way):
     given = [doubles(COVERS, 4, 7, seed=2), doubles(COVERS, UNITS, 7), doubles(COVERS, UNITS)]
     x, weight, bias = (tensor.requires_grad_() for tensor in given)
     factors = mixer(3)
-    y = mixing.mix_linear(x, weight, factors, bias)
-    expected = torch.zeros(COVERS, 4, UNITS, dtype=torch.float64) + bias.unsqueeze(1)
-    for g, span in enumerate(block_slices(7, 3)):
-        c = torch.einsum("anj,arj->anr", x[:, :, span], weight[:, :, span])
-        expected = expected + torch.einsum("rba,anr->bnr", factors[:, g], c)
-    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(
+        mixing.mix_linear(x, weight, factors, bias), mixed_messages(x, weight, factors, bias)
+    )
+    torch.testing.assert_close(
+        mixing.mix_linear(x, weight, factors), mixed_messages(x, weight, factors, None)
+    )
     assert torch.autograd.gradcheck(
         lambda *tensors: mixing.mix_linear(tensors[0], tensors[1], factors, tensors[2]),
         (x, weight, bias),
     )
+
+
+SIZES = {  # covers, samples, inputs, units, blocks: around the sizes of vectors, tiles and pieces
+    "a vector and one": (3, 17, 33, 13, 2),
+    "whole vectors": (2, 32, 64, 24, 4),
+    "one of each": (1, 1, 1, 1, 1),
+    "more samples than a piece": (2, 1100, 35, 14, 3),
+    "more covers than a tile has rows": (14, 20, 40, 9, 5),
+    "a block for each input": (4, 19, 21, 30, 21),
+    "wide inputs": (5, 40, 700, 20, 2),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
+def test_compiled_kernels_equal_plain_sums_at_sizes_that_no_vector_divides(
+    sizes, threads, kind, monkeypatch
+):
+    covers, count, inputs, units, blocks = sizes
+    monkeypatch.setattr(regions, "ALONE", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    weight, bias = doubles(covers, units, inputs), doubles(covers, units, seed=3)
+    factors = doubles(units, blocks, covers, covers, seed=1).softmax(-1)
+    own, shared = doubles(covers, count, inputs, seed=2), doubles(count, inputs, seed=4)
+    error = doubles(covers, count, units, seed=5)
+    same = {"rtol": 1e-10, "atol": 1e-10} if kind is torch.float64 else {"rtol": 1e-4, "atol": 1e-3}
+    for x, mix in ((own, mixing.mix_linear), (shared, mixing.mix_common)):
+        every = x.expand(covers, count, inputs)
+        exact = [t.clone().requires_grad_() for t in (every, weight, bias)]
+        y = mixed_messages(exact[0], exact[1], factors, exact[2])
+        expected = [y, *torch.autograd.grad(y, exact, error)]
+        if x is shared:
+            expected[1] = expected[1].sum(0)
+        given = [t.to(kind).clone().requires_grad_() for t in (x, weight, bias)]
+        y = mix(given[0], given[1], factors.to(kind), given[2])
+        found = [y, *torch.autograd.grad(y, given, error.to(kind))]
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one.double(), other, **same)
+
+
+def test_inputs_in_any_layout_mix_the_same():
+    x, weight, factors = doubles(COVERS, 18, 20), doubles(COVERS, UNITS, 20), mixer(3)
+    expected = mixed_messages(x, weight, factors, None)
+    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
+        back = sorted(range(3), key=order.__getitem__)
+        laid = x.permute(order).contiguous().permute(back).requires_grad_()
+        y = mixing.mix_linear(laid, weight, factors)
+        torch.testing.assert_close(y, expected)
+        grad = torch.autograd.grad(y.square().sum(), laid)[0]
+        plain = x.clone().requires_grad_()
+        same = torch.autograd.grad(
+            mixed_messages(plain, weight, factors, None).square().sum(), plain
+        )[0]
+        torch.testing.assert_close(grad, same)
+
+
+def test_kernels_run_without_the_threads_of_torch_too(monkeypatch):
+    monkeypatch.setattr(threads, "_openmp", lambda: None)
+    monkeypatch.setattr(regions, "ALONE", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    x, weight, factors = doubles(COVERS, 18, 20), doubles(COVERS, UNITS, 20), mixer(3)
+    y = mixing.mix_linear(x, weight, factors)
+    torch.testing.assert_close(y, mixed_messages(x, weight, factors, None))
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from mcover.errors import McoverError
 
@@ -38,18 +38,19 @@ def cover_loss(
     covers = len(leaves[0])
     if each:
         _check_each(target, covers)
-        targets = [_repeated(leaves[0], _of_cover(target, cover)) for cover in range(covers)]
+        targets = [_repeated(leaves[0], own) for own in _by_cover(target, covers)]
     else:
         targets = [_repeated(leaves[0], target)] * covers
 
-    def total(cover: int) -> Any:
-        return criterion(_of_cover(outputs, cover), targets[cover])
-
-    return sum((total(cover) for cover in range(1, covers)), start=total(0))
+    first, *others = map(criterion, _by_cover(outputs, covers), targets)
+    return sum(others, start=first)
 
 
-def _of_cover(tree: Any, cover: int) -> Any:
-    return tree_map(lambda leaf: leaf[cover] if _is_tensor(leaf) else leaf, tree)
+def _by_cover(tree: Any, covers: int) -> list[Any]:
+    """The same tree for each cover."""
+    leaves, form = tree_flatten(tree)
+    parts = [leaf.unbind() if _is_tensor(leaf) else [leaf] * covers for leaf in leaves]
+    return [tree_unflatten(list(own), form) for own in zip(*parts, strict=True)]
 
 
 def _check_each(target: Any, covers: int) -> None:

@@ -1,7 +1,8 @@
 """Block messages mixed across covers: a[β] = Σ_g Σ_α Q̂[r,g,β,α] C[g,α] (the paper's MLP section).
 
 Mixers are constants, so backward needs activations, weights and Q̂, but never the contributions C:
-they are made for one block at a time, used and dropped, forward and backward.
+they are made for one block at a time, used and dropped, forward and backward. On a processor that
+is done by :mod:`mcover.nn.kernels`; the same in torch's own calls serves everything else.
 
 Shapes: x (M, N, inputs), weight (M, units, inputs), mixer (units, blocks, M, M) with row β the
 cover that reads, or (1, 1, M, M) where one kernel serves all units and blocks.
@@ -15,10 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcover.nn.mixing_kernels import fits, mix_rows
-
-CACHE = 2**19  # numbers that are worked on at a time on a processor
-SMALL = 2**20  # multiplications in a product that costs no more than its call
+from mcover.nn import kernels
 
 
 def block_slices(inputs: int, blocks: int, taps: int = 1) -> list[slice]:
@@ -82,84 +80,72 @@ class _MixWeights(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, mixer: Tensor, taps: int) -> Tensor:
         ctx.save_for_backward(mixer)
         ctx.spans = block_slices(weight.shape[2], mixer.shape[1], taps)
-        return _mixed_rows(weight, mixer, ctx.spans, slice(0, weight.shape[1]))
+        return _mixed_rows(weight, mixer, ctx.spans)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (mixer,) = ctx.saved_tensors
-        units, covers, inputs = grads[0].shape
-        result = mixer.new_empty(covers, units, inputs)
-        _mix_back(result, mixer, ctx.spans, slice(0, units), grads[0].contiguous())
-        return result, None, None
+        return _mixed_back(grads[0], mixer, ctx.spans), None, None
 
 
 class _MixCommon(torch.autograd.Function):
-    """Mixed weights are made for a few units at a time, multiplied while in the cache, and dropped.
-
-    Memory lies as in :class:`_MixLinear`.
-    """
+    """Products with mixed weights. Memory lies as in :class:`_MixLinear`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight, mixer)
-        covers, units, inputs = weight.shape
-        spans = block_slices(inputs, mixer.shape[1])
-        result = x.new_empty(units, covers, len(x))
-        for few in _tiles(weight):
-            rows = _mixed_rows(weight, mixer, spans, few)
-            torch.mm(rows.flatten(0, 1), x.T, out=result[few].flatten(0, 1))
-        if bias is not None:
-            result += bias.T.unsqueeze(-1)
+        ctx.spans = block_slices(x.shape[1], mixer.shape[1])
+        if kernels.fits(x, weight, mixer):
+            result = kernels.common_forward(
+                x, weight.contiguous(), mixer, _contiguous(bias), _edges(ctx.spans)
+            )
+        else:
+            rows = _mixed_rows(weight, mixer, ctx.spans)
+            result = torch.mm(rows.flatten(0, 1), x.T).unflatten(0, rows.shape[:2])
+            if bias is not None:
+                result += bias.T.unsqueeze(-1)
         return result.permute(1, 2, 0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mixer = ctx.saved_tensors
-        covers, _, inputs = weight.shape
-        spans = block_slices(inputs, mixer.shape[1])
         grad = grads[0].permute(2, 0, 1).contiguous()
         need_x, need_weight, _, need_bias = ctx.needs_input_grad
-        grad_x = torch.zeros_like(x) if need_x else None
-        grad_weight = torch.empty_like(weight) if need_weight else None
-        for few in _tiles(weight):
-            errors = grad[few].flatten(0, 1)
-            if grad_weight is not None:
-                rows = torch.mm(errors, x).view(-1, covers, inputs)
-                _mix_back(grad_weight, mixer, spans, few, rows)
-            if grad_x is not None:
-                rows = _mixed_rows(weight, mixer, spans, few)
-                grad_x.addmm_(errors.T, rows.flatten(0, 1))
-        grad_bias = grad.sum(2).T if need_bias else None
-        return grad_x, grad_weight, None, grad_bias
+        grad_x = grad_weight = None
+        if need_weight and kernels.fits(grad, x, mixer):
+            grad_weight = kernels.common_backward(grad, x, mixer, _edges(ctx.spans))
+        elif need_weight:
+            rows = torch.mm(grad.flatten(0, 1), x).unflatten(0, grad.shape[:2])
+            grad_weight = _mixed_back(rows, mixer, ctx.spans)
+        if need_x:
+            rows = _mixed_rows(weight, mixer, ctx.spans)
+            grad_x = torch.mm(grad.flatten(0, 1).T, rows.flatten(0, 1))
+        return grad_x, grad_weight, None, grad.sum(2).T if need_bias else None
 
 
-def _tiles(weight: Tensor) -> list[slice]:
-    """Units at a time: on a processor, as many as leave the rows of all covers in its cache."""
+def _mixed_rows(weight: Tensor, mixer: Tensor, spans: list[slice]) -> Tensor:
+    """The mixed weights, shape (units, M, inputs)."""
     covers, units, inputs = weight.shape
-    size = units if weight.device.type != "cpu" else max(1, CACHE // (covers * inputs))
-    return [slice(start, min(start + size, units)) for start in range(0, units, size)]
-
-
-def _mixed_rows(weight: Tensor, mixer: Tensor, spans: list[slice], few: slice) -> Tensor:
-    """The mixed weights of a few units, shape (few, M, inputs)."""
-    covers, _, inputs = weight.shape
-    rows = weight.new_empty(few.stop - few.start, covers, inputs)
-    if fits(mixer, weight):
-        mix_rows(mixer, weight, rows, [0, *(span.stop for span in spans)], few, back=False)
+    rows = weight.new_empty(units, covers, inputs)
+    if kernels.fits(mixer, weight):
+        kernels.mix_rows(mixer, weight.contiguous(), rows, _edges(spans), back=False)
     else:
         for g, span in enumerate(spans):
-            rows[:, :, span] = torch.bmm(mixer[few, g], weight[:, few, span].transpose(0, 1))
+            rows[:, :, span] = torch.bmm(mixer[:, g], weight[:, :, span].transpose(0, 1))
     return rows
 
 
-def _mix_back(grad: Tensor, mixer: Tensor, spans: list[slice], few: slice, rows: Tensor) -> None:
-    """Fills the gradient of a few units' weights from that of their mixed ones."""
-    if fits(mixer, grad, rows):
-        mix_rows(mixer, grad, rows, [0, *(span.stop for span in spans)], few, back=True)
+def _mixed_back(rows: Tensor, mixer: Tensor, spans: list[slice]) -> Tensor:
+    """The gradient of weights (M, units, inputs) from that of the mixed ones."""
+    units, covers, inputs = rows.shape
+    grad = rows.new_empty(covers, units, inputs)
+    if kernels.fits(mixer, rows):
+        kernels.mix_rows(mixer, grad, rows.contiguous(), _edges(spans), back=True)
     else:
         for g, span in enumerate(spans):
-            back = torch.bmm(mixer[few, g].transpose(1, 2), rows[:, :, span])
-            grad[:, few, span] = back.transpose(0, 1)
+            back = torch.bmm(mixer[:, g].transpose(1, 2), rows[:, :, span])
+            grad[:, :, span] = back.transpose(0, 1)
+    return grad
 
 
 class _MixLinear(torch.autograd.Function):
@@ -172,51 +158,50 @@ class _MixLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight, mixer)
-        covers, count, inputs = x.shape
-        units, blocks = mixer.shape[:2]
+        ctx.spans = block_slices(x.shape[2], mixer.shape[1])
+        if kernels.fits(x, weight, mixer):
+            result = kernels.message_forward(
+                x, weight.contiguous(), mixer, _contiguous(bias), _edges(ctx.spans)
+            )
+            return result.permute(1, 2, 0)
+        covers, count, _ = x.shape
         columns = x.transpose(1, 2)
-        c = x.new_empty(covers, units, count)
-        result = x.new_empty(units, covers, count)
+        result = x.new_zeros(len(mixer), covers, count)
+        for g, span in enumerate(ctx.spans):
+            c = torch.bmm(weight[:, :, span], columns[:, span])
+            torch.baddbmm(result, mixer[:, g], c.transpose(0, 1), out=result)
         if bias is not None:
-            result.copy_(bias.T.unsqueeze(-1))
-        for g, span in enumerate(block_slices(inputs, blocks)):
-            _products(weight[:, :, span], columns[:, span], out=c)
-            # beta=0 ignores what is in the fresh memory, even where that is not a number
-            fresh = g == 0 and bias is None
-            beta = 0 if fresh else 1
-            torch.baddbmm(result, mixer[:, g], c.transpose(0, 1), beta=beta, out=result)
+            result += bias.T.unsqueeze(-1)
         return result.permute(1, 2, 0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mixer = ctx.saved_tensors
-        covers, count, inputs = x.shape
-        units, blocks = mixer.shape[:2]
         grad = grads[0].permute(2, 0, 1).contiguous()
         need_x, need_weight, _, need_bias = ctx.needs_input_grad
-        grad_x = x.new_empty(inputs, covers, count) if need_x else None
-        grad_weight = torch.empty_like(weight) if need_weight else None
-        c = x.new_empty(units, covers, count)
-        for g, span in enumerate(block_slices(inputs, blocks)):
-            torch.bmm(mixer[:, g].transpose(1, 2), grad, out=c)
-            errors = c.transpose(0, 1)
-            if grad_weight is not None:
-                _products(errors, x[:, :, span], out=grad_weight[:, :, span])
-            if grad_x is not None:
-                to_x = weight[:, :, span].transpose(1, 2)
-                _products(to_x, errors, out=grad_x[span].transpose(0, 1))
-        grad_bias = grad.sum(2).T if need_bias else None
-        return None if grad_x is None else grad_x.permute(1, 2, 0), grad_weight, None, grad_bias
+        if kernels.fits(grad, x, weight, mixer):
+            grad_x, grad_weight = kernels.message_backward(
+                grad, x, weight.contiguous(), mixer, _edges(ctx.spans), (need_x, need_weight)
+            )
+        else:
+            covers, count, inputs = x.shape
+            grad_x = x.new_empty(inputs, covers, count) if need_x else None
+            grad_weight = torch.empty_like(weight) if need_weight else None
+            for g, span in enumerate(ctx.spans):
+                errors = torch.bmm(mixer[:, g].transpose(1, 2), grad).transpose(0, 1)
+                if grad_weight is not None:
+                    grad_weight[:, :, span] = torch.bmm(errors, x[:, :, span])
+                if grad_x is not None:
+                    to_x = torch.bmm(weight[:, :, span].transpose(1, 2), errors)
+                    grad_x[span] = to_x.transpose(0, 1)
+        if grad_x is not None:
+            grad_x = grad_x.permute(1, 2, 0)
+        return grad_x, grad_weight, None, grad.sum(2).T if need_bias else None
 
 
-def _products(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """A matrix product for each cover, into slices of larger tensors.
+def _edges(spans: list[slice]) -> list[int]:
+    return [0, *(span.stop for span in spans)]
 
-    On a processor BLAS writes into a slice as it is, where ``bmm`` goes through a copy: worth its
-    calls where products are large.
-    """
-    if out.device.type == "cpu" and a[0].numel() * b.shape[2] > SMALL:
-        for left, right, into in zip(a, b, out, strict=True):
-            torch.mm(left, right, out=into)
-    else:
-        out.copy_(torch.bmm(a, b))
+
+def _contiguous(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.contiguous()
