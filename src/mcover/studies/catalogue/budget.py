@@ -9,6 +9,7 @@ from mcover.studies.catalogue.parts import (
     SMOKE_ALPHA,
     TABLE_1_RING,
     Options,
+    directed,
     messages,
     perceptron,
     routed,
@@ -30,6 +31,7 @@ _LONG = {"times": 5}
 # A step of SAM takes two gradients, one of five covers takes five.
 _NETWORKS: dict[str, dict[str, Any]] = {
     "M-cover M=5": messages(5),
+    "directed lift M=5, redrawn": directed(covers=5, redraw_every=24),  # steps in an epoch
     "rSGD M=5": {"method": "rsgd", "covers": 5},
     "SGD, 5 times the epochs": _LONG,
     "SWA, 5 times the epochs": _LONG | {"method": "swa", "average_from": 0.75},
@@ -38,6 +40,7 @@ _NETWORKS: dict[str, dict[str, Any]] = {
     "best of 5 restarts": {"restarts": 5},
     "ensemble of 5 (not one model)": {"ensemble": 5},
 }
+_RIVALS = [series for series, options in _NETWORKS.items() if options.get("method") != "mcover"]
 
 
 def _cells(scale: Scale, perceptrons: int, networks: int) -> tuple[Cell, ...]:
@@ -84,6 +87,7 @@ EQUAL_BUDGET = Study(
     contrasts=(
         *(("M-cover M=3", series) for series in _PERCEPTRONS if series != "M-cover M=3"),
         *(("M-cover M=5", series) for series in _NETWORKS if series != "M-cover M=5"),
+        *(("directed lift M=5, redrawn", series) for series in _RIVALS),
     ),
     picture="outcomes",
 )
