@@ -24,15 +24,22 @@ class Table:
 
 def tables(summary: Summary) -> list[Table]:
     """Every table of a study that has anything in it."""
-    found = [*cell_tables(summary), contrast_table(summary), exponent_table(summary)]
+    return [*cell_tables(summary), *further_tables(summary)]
+
+
+def further_tables(summary: Summary) -> list[Table]:
+    """What the measured cells say together, where there is any of it."""
+    found = (exponent_table(summary), contrast_table(summary))
     return [table for table in found if table.lines]
 
 
 def cell_tables(summary: Summary) -> list[Table]:
-    """What was measured: a table for each panel, a line for each cell that has trials."""
+    """What was measured: a table for each panel and a line for each cell that has trials."""
     found = []
     for panel, cells in summary.panels.items():
         points = [point for point in cells if point.rows or point.failures]
+        if not points:
+            continue
         swept = any(point.cell.x is not None for point in points)
         metrics = _metrics(points, brief=swept)
         picked = any(point.cell.choices for point in points)
