@@ -15,7 +15,13 @@ from mcover.studies.kinds import KINDS, find_kind
 from mcover.studies.plan import by_key
 from mcover.studies.published import TABLE_1
 from mcover.studies.study import SCALES
-from mcover.studies.tables import cell_tables, contrast_table, markdown, tables
+from mcover.studies.tables import (
+    candidate_table,
+    cell_tables,
+    contrast_table,
+    markdown,
+    tables,
+)
 from mcover.topology import GaussianRing
 from mcover.training.loop import fit
 from mcover.training.settings import Training
@@ -206,3 +212,81 @@ def test_failed_trials_are_counted_and_shown(tmp_path):
     (table,) = cell_tables(summary)
     assert table.header[-2:] == ("n", "failed")
     assert [line[-2:] for line in table.lines] == [("2", "0"), ("1", "1"), ("2", "0"), ("2", "0")]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """The smallest study with candidates, each tried with three seeds."""
+    study = find_study("low-data")
+    plan = Plan(study.at("smoke"), replace(study.choice("smoke"), seeds=3))
+    with Store(tmp_path_factory.mktemp("store") / "s.sqlite") as store:
+        run(plan, store, Inline())
+        return study, plan, by_key(store.rows())
+
+
+def held_out(rows) -> dict[str, list[float]]:
+    """Errors of the tries by dropout rate, from nothing but the rows."""
+    found: dict[str, list[float]] = {}
+    for row in rows.values():
+        if "validation" in row.settings:
+            found.setdefault(str(row.settings["dropout"]), []).append(row.outcome["error"])
+    return found
+
+
+def test_held_out_errors_of_all_candidates_are_shown_and_the_least_is_marked(searched):
+    study, plan, rows = searched
+    expected = {label: sum(errors) / 3 for label, errors in held_out(rows).items()}
+    summary = summarize(study, "smoke", plan, rows)
+    table = candidate_table(summary)
+    assert table in tables(summary)
+    assert table.header == (
+        "cell", "candidate", "held-out error, mean [95 % interval]", "n", "chosen",
+    )  # fmt: skip
+    assert len(expected) == len(table.lines) == 4
+    for cell, label, error, n, _ in table.lines:
+        assert cell == "dropout"
+        assert error.startswith(f"{expected[label]:.4f} [")
+        assert n == "3"
+    (best,) = [line[1] for line in table.lines if line[-1] == "✓"]
+    assert expected[best] == pytest.approx(min(expected.values()))
+    for one in summary.candidates:
+        assert min(held_out(rows)[one.label]) <= one.error.low <= one.error.value
+        assert one.error.value <= one.error.high <= max(held_out(rows)[one.label])
+    (picked,) = [point.cell for point in summary.points if point.cell.choices]
+    assert picked.chosen == best
+
+
+def test_nothing_is_marked_before_all_candidates_were_tried(searched):
+    study, plan, rows = searched
+    few = {key: row for key, row in rows.items() if row.settings.get("dropout") != 0.65}
+    lines = candidate_table(summarize(study, "smoke", plan, few)).lines
+    assert [line[1] for line in lines] == ["0.2", "0.35", "0.5"]
+    assert {line[-1] for line in lines} == {""}
+
+
+def test_a_candidate_that_failed_is_shown_and_not_marked(searched):
+    study, plan, rows = searched
+    before = candidate_table(summarize(study, "smoke", plan, rows)).lines
+    (best,) = [line[1] for line in before if line[-1]]
+    tries = [
+        key
+        for key, row in rows.items()
+        if "validation" in row.settings and str(row.settings["dropout"]) == best
+    ]
+    for lost, shown in ((tries[:1], ("2", "1", "")), (tries, ("0", "3", ""))):
+        failed = {key: replace(rows[key], status="failed", outcome={}) for key in lost}
+        table = candidate_table(summarize(study, "smoke", plan, rows | failed))
+        assert table.header[-3:] == ("n", "failed", "chosen")
+        found = {line[1]: line[-3:] for line in table.lines}
+        assert found.pop(best) == shown
+        assert sorted(found.values()) == [("3", "0", ""), ("3", "0", ""), ("3", "0", "✓")]
+
+
+def test_without_candidates_there_is_no_table_of_them(tmp_path):
+    study = find_study("covers")
+    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    with Store(tmp_path / "s.sqlite") as store:
+        run(plan, store, Inline())
+        summary = summarize(study, "smoke", plan, by_key(store.rows()))
+    assert summary.candidates == ()
+    assert "Chosen on held-out data" not in [table.title for table in tables(summary)]

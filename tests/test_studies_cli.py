@@ -1,3 +1,4 @@
+import re
 import signal
 import sqlite3
 import sys
@@ -48,6 +49,28 @@ def test_the_default_store_is_filled_shown_exported_and_imported(tmp_path, capsy
         assert other.rows() == store.rows()
     study("run covers --scale smoke --workers 0 --trials 3 --store other.sqlite")
     assert "9 of 9 trials" in capsys.readouterr().out
+
+
+def test_candidates_are_shown_in_words_and_as_markdown(capsys):
+    study("run low-data --scale smoke --workers 0")
+    study("run covers --scale smoke --workers 0")
+    capsys.readouterr()
+    with Store("out/studies.sqlite") as store:
+        tries = {
+            row.settings["dropout"]: row.outcome["error"]
+            for row in store.rows()
+            if "validation" in row.settings
+        }
+    for form in ("", " --markdown"):
+        study(f"show low-data --scale smoke{form}")
+        printed = capsys.readouterr().out
+        assert printed.count("Chosen on held-out data") == printed.count("✓") == 1
+        for rate, error in tries.items():
+            assert re.search(rf"dropout +[|│] +{rate} [|│] +{error:.4f}", printed)
+        study(f"show covers --scale smoke{form}")
+        assert "held-out" not in capsys.readouterr().out
+    least = f"{min(tries.values()):.4f}"
+    assert f" | {least} [{least}, {least}] | 1 | ✓ |" in printed
 
 
 def test_show_before_anything_ran_says_so_and_makes_no_file(tmp_path, capsys):

@@ -78,6 +78,24 @@ def test_the_page_says_what_ran_and_how(rows, tmp_path):
     assert f"{len(rows)} trials in the store" in text
 
 
+def test_the_page_shows_candidates_where_a_study_has_them(rows, tmp_path):
+    text = write_report(rows, tmp_path / "report.html").read_text()
+    sections = dict(re.findall(r'(?s)<section id="(.*?)"(.*?)</section', text))
+    assert [name for name, body in sections.items() if "Chosen on held-out" in body] == ["low-data"]
+    tries = {
+        row.settings["dropout"]: row.outcome["error"]
+        for row in rows
+        if "validation" in row.settings
+    }
+    marked = []
+    for rate, error in tries.items():
+        value = f"<td>{error:.4f}<small> [{error:.4f}, {error:.4f}]</small></td>"
+        line = f'<th scope="row">dropout</th><td>{rate}</td>{value}<td>1</td>'
+        assert line in sections["low-data"]
+        marked += [error] if f"{line}<td>✓</td>" in sections["low-data"] else []
+    assert marked == [min(tries.values())]
+
+
 def test_every_point_says_its_value_interval_and_n(rows, tmp_path):
     text = write_report(rows, tmp_path / "report.html").read_text()
     tips = re.findall(r'data-tip="([^"]*)"', text)

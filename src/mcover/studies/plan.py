@@ -63,14 +63,18 @@ class Plan:
         if not cell.choices:
             return cell
         means = []
-        for settings in (choice.settings for choice in cell.choices):
-            found = [rows.get(job.key) for job in self._jobs_of(cell, settings)]
-            if any(row is None for row in found):
+        for found in self.tried(cell, rows):
+            if len(found) < self.choosing.seeds:
                 return None
-            errors = [row.outcome.get(self.choosing.outcome, math.inf) for row in found if row]
+            errors = [row.outcome.get(self.choosing.outcome, math.inf) for row in found]
             means.append(float(np.mean(errors)))
         best = cell.choices[int(np.argmin(means))]
         return replace(cell, settings=best.settings, chosen=best.label)
+
+    def tried(self, cell: Cell, rows: Rows) -> list[list[Row]]:
+        """The rows that each candidate is judged by, in the order of the candidates."""
+        jobs = [self._jobs_of(cell, choice.settings) for choice in cell.choices]
+        return [[rows[job.key] for job in some if job.key in rows] for some in jobs]
 
     def _choosing_jobs(self) -> list[Job]:
         jobs = [

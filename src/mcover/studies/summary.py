@@ -47,6 +47,18 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A strength that a cell might take, and what held-out data say of it."""
+
+    cell: str
+    label: str
+    error: Estimate | None
+    """Mean of the outcome that candidates are judged by; None where every trial failed."""
+    failed: int
+    chosen: bool
+
+
+@dataclass(frozen=True)
 class Contrast:
     """A paired comparison of two cells of a study."""
 
@@ -78,6 +90,7 @@ class Summary:
     study: Study
     scale: Scale
     points: tuple[Point, ...]
+    candidates: tuple[Candidate, ...]
     contrasts: tuple[Contrast, ...]
     exponents: tuple[Exponent, ...]
     done: int
@@ -107,6 +120,7 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
         study,
         scale,
         points,
+        tuple(_candidates(plan, rows)),
         tuple(_contrasts(study, points)),
         tuple(_exponents(study, points)),
         done=len(plan.jobs(rows)) - len(plan.missing(rows)),
@@ -132,6 +146,23 @@ def _estimate(metric: Metric, rows: Sequence[Row]) -> Estimate:
     if metric.how == "tts":
         return statistics.time_to_solution([row.outcome["solved"] > 0 for row in rows], values)
     return statistics.mean(values)
+
+
+def _candidates(plan: Plan, rows: Rows) -> list[Candidate]:
+    """All candidates that were tried, chosen or not: how far apart they are belongs to a choice."""
+    found = []
+    name = plan.choosing.outcome
+    for cell in plan.cells:
+        resolved = plan.resolve(cell, rows)
+        for choice, tried in zip(cell.choices, plan.tried(cell, rows), strict=True):
+            if not tried:
+                continue
+            good = [row.outcome[name] for row in tried if name in row.outcome]
+            error = statistics.mean(good) if good else None
+            chosen = resolved is not None and choice.label == resolved.chosen
+            failed = len(tried) - len(good)
+            found.append(Candidate(cell.label, choice.label, error, failed, chosen))
+    return found
 
 
 def _contrasts(study: Study, points: Sequence[Point]) -> list[Contrast]:

@@ -11,6 +11,7 @@ from mcover.studies.kinds import Metric, find_kind
 from mcover.studies.summary import Point, Summary
 
 NOTHING = "–"
+CHOSEN = "✓"
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,22 @@ class Table:
 
 def tables(summary: Summary) -> list[Table]:
     """Every table of a study that has anything in it."""
-    found = [*cell_tables(summary), contrast_table(summary), exponent_table(summary)]
+    return [*cell_tables(summary), *further_tables(summary)]
+
+
+def further_tables(summary: Summary) -> list[Table]:
+    """How the cells came about and what they say together, where there is any of it."""
+    found = (candidate_table(summary), exponent_table(summary), contrast_table(summary))
     return [table for table in found if table.lines]
 
 
 def cell_tables(summary: Summary) -> list[Table]:
-    """What was measured: a table for each panel, a line for each cell that has trials."""
+    """What was measured: a table for each panel and a line for each cell that has trials."""
     found = []
     for panel, cells in summary.panels.items():
         points = [point for point in cells if point.rows or point.failures]
+        if not points:
+            continue
         swept = any(point.cell.x is not None for point in points)
         metrics = _metrics(points, brief=swept)
         picked = any(point.cell.choices for point in points)
@@ -53,6 +61,19 @@ def cell_tables(summary: Summary) -> list[Table]:
             lines.append((*line, str(len(point.rows)), *([str(point.failed)] * broken)))
         found.append(Table(panel or summary.study.title, tuple(header), tuple(lines)))
     return found
+
+
+def candidate_table(summary: Summary) -> Table:
+    """What was chosen among: held-out errors of all candidates that were tried."""
+    broken = any(one.failed for one in summary.candidates)
+    header = ["cell", "candidate", "held-out error, mean [95 % interval]", "n"]
+    header += ["failed"] * broken + ["chosen"]
+    lines = []
+    for one in summary.candidates:
+        line = [one.cell, one.label, text(one.error, ".4f")]
+        line += [str(0 if one.error is None else one.error.n)]
+        lines.append((*line, *([str(one.failed)] * broken), CHOSEN if one.chosen else ""))
+    return Table("Chosen on held-out data", tuple(header), tuple(lines))
 
 
 def contrast_table(summary: Summary) -> Table:

@@ -17,14 +17,7 @@ from mcover.studies.report.svg import legend, panel_svg
 from mcover.studies.rows import Row, origin
 from mcover.studies.study import SCALES, Scale, Study
 from mcover.studies.summary import Summary, summarize
-from mcover.studies.tables import (
-    NOTHING,
-    Table,
-    cell_tables,
-    contrast_table,
-    exponent_table,
-    text,
-)
+from mcover.studies.tables import NOTHING, Table, cell_tables, further_tables, text
 
 _ENOUGH = 0.5
 _LONG = 12  # lines of a table beyond which it starts folded
@@ -121,11 +114,10 @@ def _section(summary: Summary) -> str:
     failed = f", {summary.failed} failed" if summary.failed else ""
     command = f"mcover study run {study.name} --scale {summary.scale}"
     figures = "".join(_figure(summary, panel) for panel in summary.panels)
-    measured = "".join(_table(table, table.title) for table in cell_tables(summary) if table.lines)
-    tested = "".join(
+    measured = "".join(_table(table, table.title) for table in cell_tables(summary))
+    further = "".join(
         f"<h3>{escape(table.title)}</h3>{_table(table, table.title)}"
-        for table in (exponent_table(summary), contrast_table(summary))
-        if table.lines
+        for table in further_tables(summary)
     )
     name = escape(study.name)
     return (
@@ -135,7 +127,7 @@ def _section(summary: Summary) -> str:
         f"scale {summary.scale}: {summary.done:,} of {summary.total:,} trials{failed}</p>"
         f"<p>{escape(study.about)}</p>"
         f'<div class="figures">{figures}</div>'
-        f"<h3>Measured</h3>{measured}{tested}"
+        f"<h3>Measured</h3>{measured}{further}"
         f'<p class="command">Made by <code>{escape(command)}</code></p></section>'
     )
 
