@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mcover.nn import convolving, kernels, mixing
+from mcover.nn import convolving, kernels, mixing, unfolding
 from mcover.nn.kernels import common, messages, regions, threads
 from mcover.nn.mixing import block_slices
 
@@ -158,11 +158,13 @@ def test_kernels_run_without_the_threads_of_torch_too(monkeypatch):
     torch.testing.assert_close(y, mixed_messages(x, weight, factors, None))
 
 
+@pytest.mark.parametrize("dilation", [(1, 1), (1, 2)], ids=str)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("narrow", [0, 10**9], ids=["blocks", "pairs"])
-def test_thin_and_thick_blocks_of_convolutions_mix_the_same(groups, narrow, monkeypatch):
+def test_convolutions_mix_the_same_in_every_way(narrow, groups, dilation, way, monkeypatch):
     monkeypatch.setattr(convolving, "NARROW", narrow)
-    at = convolving.Geometry((2, 1), (1, 0), (1, 1), groups)
+    monkeypatch.setattr(unfolding, "CACHE", 1)  # one sample at a time
+    at = convolving.Geometry((2, 1), (1, 0), dilation, groups)
     channels, units = 3 * groups, 2 * groups
     x = doubles(COVERS, 2, channels, 5, 4, seed=2).requires_grad_()
     weight = doubles(COVERS, units, 3, 2, 2).requires_grad_()

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcover.nn import kernels
 from mcover.nn.mixing import block_slices, is_shared, mix_outputs, mix_weights
+from mcover.nn.unfolding import convolve_unfolded
 
 CACHE = 2**19  # numbers that contributions may take on a processor
-NARROW = 320  # covers times numbers in a block's kernel up to which pairs of covers win
+NARROW = 160  # covers times numbers in a block's kernel up to which pairs of covers win
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,10 @@ def convolve(x: Tensor, weight: Tensor, mixer: Tensor | None, at: Geometry) -> T
         return y if mixer is None else mix_outputs(y, mixer)
     if _is_narrow(weight, mixer):
         return _convolve_pairs(x, weight, mixer, at)
+    if at.groups == 1 and kernels.fits(x, weight, mixer):
+        spans = block_slices(weight.shape[2], mixer.shape[1])
+        edges = [0, *(span.stop for span in spans)]
+        return convolve_unfolded(x, weight, mixer, edges, at.stride, at.padding, at.dilation)
     mixed: Tensor = _MixConvolution.apply(x, weight, mixer, at)  # type: ignore[no-untyped-call]
     return mixed
 
