@@ -160,9 +160,12 @@ def test_kernels_run_without_the_threads_of_torch_too(monkeypatch):
 
 @pytest.mark.parametrize("dilation", [(1, 1), (1, 2)], ids=str)
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("narrow", [0, 10**9], ids=["blocks", "pairs"])
-def test_convolutions_mix_the_same_in_every_way(narrow, groups, dilation, way, monkeypatch):
+@pytest.mark.parametrize(
+    ("narrow", "thick"), [(10**9, 0), (0, 0), (0, 10**9)], ids=["pairs", "blocks", "patches"]
+)
+def test_convolutions_mix_the_same_in_every_way(narrow, thick, groups, dilation, way, monkeypatch):
     monkeypatch.setattr(convolving, "NARROW", narrow)
+    monkeypatch.setattr(convolving, "THICK", thick)
     monkeypatch.setattr(unfolding, "CACHE", 1)  # one sample at a time
     at = convolving.Geometry((2, 1), (1, 0), dilation, groups)
     channels, units = 3 * groups, 2 * groups

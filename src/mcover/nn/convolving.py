@@ -2,6 +2,10 @@
 
 Shapes: x (M, B, channels, *space), weight (M, units, channels / groups, *kernel). Blocks divide the
 channels that one output channel sees, so that grouped and depthwise convolutions mix too.
+
+Three ways make the same sums. A convolution of each block does no more arithmetic than it must,
+but thin ones are slow; there one convolution of all pairs of covers wins while covers are few, and
+products of patches (:mod:`mcover.nn.unfolding`) when they are many.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from mcover.nn.unfolding import convolve_unfolded
 
 CACHE = 2**19  # numbers that contributions may take on a processor
 NARROW = 160  # covers times numbers in a block's kernel up to which pairs of covers win
+THICK = 64  # numbers in a block's kernel from which a convolution of each block wins
 
 
 @dataclass(frozen=True)
@@ -63,19 +68,15 @@ def convolve(x: Tensor, weight: Tensor, mixer: Tensor | None, at: Geometry) -> T
         y = at.convolve(_side_by_side(x), weight.flatten(0, 1), len(x) * at.groups)
         y = y.unflatten(1, weight.shape[:2]).movedim(1, 0)
         return y if mixer is None else mix_outputs(y, mixer)
-    if _is_narrow(weight, mixer):
+    thick = weight[0, 0].numel() / mixer.shape[1]  # numbers in a block's kernel
+    if len(weight) * thick <= NARROW:
         return _convolve_pairs(x, weight, mixer, at)
-    if at.groups == 1 and kernels.fits(x, weight, mixer):
+    if thick < THICK and at.groups == 1 and kernels.fits(x, weight, mixer):
         spans = block_slices(weight.shape[2], mixer.shape[1])
         edges = [0, *(span.stop for span in spans)]
         return convolve_unfolded(x, weight, mixer, edges, at.stride, at.padding, at.dilation)
     mixed: Tensor = _MixConvolution.apply(x, weight, mixer, at)  # type: ignore[no-untyped-call]
     return mixed
-
-
-def _is_narrow(weight: Tensor, mixer: Tensor) -> bool:
-    """Whether blocks are so thin that a convolution of each one costs more than all pairs."""
-    return len(weight) * weight[0, 0].numel() <= NARROW * mixer.shape[1]
 
 
 def _convolve_pairs(x: Tensor, weight: Tensor, mixer: Tensor, at: Geometry) -> Tensor:
