@@ -2,7 +2,8 @@
 
     python results/amp.py --trials 100
 
-Writes ``amp.csv`` (a row a load), ``amp.md`` (the table) and ``amp.png`` beside this file.
+Writes ``amp.csv`` (a row a load), ``amp.md`` (the table), ``amp.png`` and ``amp.pdf`` beside this
+file.
 """
 
 import argparse
@@ -103,7 +104,8 @@ def draw(rows: list) -> None:
     axes.set_ylim(-0.005, 0.28)
     axes.legend(frameon=False, loc="lower left")
     axes.grid(alpha=0.25)
-    save(figure, HERE / "amp.png")
+    for ending in ("png", "pdf"):
+        save(figure, HERE / f"amp.{ending}")
 
 
 if __name__ == "__main__":

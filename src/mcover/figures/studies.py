@@ -15,6 +15,7 @@ from mcover.studies.summary import Point, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
 
 COLUMN = 3.4
@@ -23,6 +24,8 @@ _HEIGHT, _STRIP = 2.6, 0.27
 _PAGE = 7.0
 _MARKERS = "osD^vP"
 _LINES = ("-", "--", "-.", ":")
+_APART = 2.5
+"""Points between lines of a sweep, so that their intervals can be told apart."""
 _FONT: Any = {"font.size": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
 _FONT |= {"legend.fontsize": 7, "axes.titlesize": 8, "figure.titlesize": 8, "pdf.fonttype": 42}
 
@@ -74,14 +77,20 @@ def _trials(summary: Summary) -> str:
 def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
     """Means with intervals against what is swept; published values as hollow squares."""
     growth = summary.study.picture == "growth"
-    styles = zip(cycle(COLOURS), cycle(_MARKERS), cycle(_LINES), strict=False)
+    # A line has the same colour in every panel, and stands a little beside the others.
+    names = list(
+        dict.fromkeys(point.cell.series for point in (points if growth else summary.points))
+    )
+    styles = dict(zip(names, zip(cycle(COLOURS), cycle(_MARKERS), cycle(_LINES)), strict=False))
     by_series: dict[str, list[Point]] = {}
     for point in points:
         by_series.setdefault(point.cell.series, []).append(point)
-    marked = False
-    for (colour, marker, line), (series, of) in zip(styles, by_series.items(), strict=False):
+    middle_one = (len(by_series) - 1) / 2
+    for number, (series, of) in enumerate(by_series.items()):
+        colour, marker, line = styles[series]
+        beside = 0.0 if growth else _APART * (number - middle_one)
         x, (middle, low, high) = _curve(of)
-        axes.errorbar(
+        drawn = axes.errorbar(
             x,
             middle,
             yerr=[middle - low, high - middle],
@@ -94,16 +103,19 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
             capsize=1.5,
             label=series,
         )
+        _push(axes, drawn, beside)
         for point in of:
             if point.cell.published is not None and point.cell.x is not None:
                 known = point.cell.published
-                label = None if marked else f"paper, {known.where}"
-                _mark(axes, point.cell.x, known.value, colour, label, yerr=known.half_width)
-                marked = True
+                mark = _mark(axes, point.cell.x, known.value, colour, yerr=known.half_width)
+                _push(axes, mark, beside + _APART * len(by_series))
+    for where in {one.cell.published.where for one in points if one.cell.published is not None}:
+        _mark(axes, np.nan, np.nan, "0.3", label=f"paper, {where}", yerr=np.nan)
     if growth:
         axes.set_xscale("log")
-    elif summary.study.x_log:
-        _log_axis(axes, sorted({point.cell.x for point in points if point.cell.x is not None}))
+    else:
+        axes.set_xscale("log" if summary.study.x_log else "linear")
+        _mark_swept(axes, sorted({point.cell.x for point in points if point.cell.x is not None}))
     axes.set_xlabel(summary.study.x_label)
     axes.set_ylabel(_axis(points))
     if growth:
@@ -112,6 +124,15 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
         axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
+
+
+def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> None:
+    """Moves what was drawn to the right, by points of print whatever the scale of the axis."""
+    from matplotlib.transforms import ScaledTranslation
+
+    shift = ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)
+    for artist in drawn.get_children():
+        artist.set_transform(axes.transData + shift)
 
 
 def _axis(points: Sequence[Point]) -> str:
@@ -125,10 +146,9 @@ def _curve(points: Sequence[Point]) -> tuple[Any, Any]:
     return x, np.array([(one.value, one.low, one.high) for one in values]).T
 
 
-def _log_axis(axes: Axes, ticks: list[float]) -> None:
-    """Marks the values that were swept, not powers of ten."""
-    axes.set_xscale("log")
-    if len(ticks) <= 8:
+def _mark_swept(axes: Axes, ticks: list[float]) -> None:
+    """Marks the values that were swept, not round numbers or powers of ten."""
+    if len(ticks) <= 9:
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
 
@@ -158,7 +178,7 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
             label = f"paper, {known.where}"
             first = label not in axes.get_legend_handles_labels()[1]
             at_paper = (known.value, at + 0.38)
-            _mark(axes, *at_paper, "0.1", label if first else None, xerr=known.half_width)
+            _mark(axes, *at_paper, "0.1", label=label if first else None, xerr=known.half_width)
     axes.set_yticks(range(len(points)), [point.cell.line for point in points])
     axes.set_ylim(len(points) - 0.4, -0.6)
     axes.set_xlabel(_axis(points))
@@ -167,9 +187,9 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
         axes.legend(frameon=False)
 
 
-def _mark(axes: Axes, x: float, y: float, colour: str, label: str | None, **half: Any) -> None:
+def _mark(axes: Axes, x: float, y: float, colour: str, **more: Any) -> ErrorbarContainer:
     """A published value with its half-width, along x or y."""
-    axes.errorbar(
+    return axes.errorbar(
         [x],
         [y],
         color=colour,
@@ -179,7 +199,6 @@ def _mark(axes: Axes, x: float, y: float, colour: str, label: str | None, **half
         linestyle="none",
         elinewidth=0.7,
         capsize=2,
-        label=label,
         zorder=3,
-        **half,
+        **more,
     )

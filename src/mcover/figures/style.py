@@ -18,8 +18,10 @@ def save(figure: Figure, path: str | Path) -> Path:
     """Writes a figure (the ending says the format) and makes its folder if need be."""
     target = Path(path)
     known = figure.canvas.get_supported_filetypes()
-    if target.suffix.lstrip(".").lower() not in known:
+    ending = target.suffix.lstrip(".").lower()
+    if ending not in known:
         raise McoverError(f"cannot write {target}; end the name in one of .png, .pdf or .svg.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150)
+    # Without the time of day, the same rows make the same file.
+    figure.savefig(target, dpi=150, metadata={"CreationDate": None} if ending == "pdf" else None)
     return target
