@@ -9,7 +9,9 @@ vmap is taken directly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,6 +42,11 @@ def across(rule: Rule, *tensors: Tensor | None) -> Any:
     as first axis. The rule returns tensors with the covers first, and is differentiated through.
     At least one tensor must depend on the cover.
     """
+    if getattr(_running, "alone", False):
+        outputs = _call(rule, (0,) * len(tensors), [_stacked(tensor) for tensor in tensors])
+        if isinstance(outputs, tuple):
+            return tuple(output.squeeze(0) for output in outputs)
+        return outputs.squeeze(0)
     vmap = None if torch.compiler.is_compiling() else _innermost()
     if vmap is not None:
         level = vmap.level()
@@ -51,6 +58,23 @@ def across(rule: Rule, *tensors: Tensor | None) -> Any:
                 return tuple(_add_batch_dim(output, 0, level) for output in outputs)
             return _add_batch_dim(outputs, 0, level)
     return _Across.apply(rule, *tensors)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """For a model with one cover, which needs no vmap: tensors are those of that cover."""
+    _running.alone = True
+    try:
+        yield
+    finally:
+        _running.alone = False
+
+
+_running = threading.local()
+
+
+def _stacked(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.unsqueeze(0)
 
 
 def _call(rule: Rule, axes: Sequence[int | None], tensors: Sequence[Tensor | None]) -> Any:

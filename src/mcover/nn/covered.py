@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from mcover.errors import McoverError
 from mcover.nn import directed
+from mcover.nn.across import alone
 from mcover.nn.collapse import Buffers, Method, collapse, one_cover
 from mcover.nn.covers import Covers
 from mcover.nn.diagnostics import Diagnostics, diagnose, path_loss
@@ -188,10 +189,9 @@ class Covered(Covers):
             return [leaf for leaf in leaves if _is(leaf)]
 
         state = {name: self.net.get_buffer(name) for name in self.state}
+        run = _of_one if self.covers == 1 else _of_all
         try:
-            with _kernels_that_batch():
-                run = torch.vmap(one_cover, (0, 0), randomness="different")
-                values = run({**stacks, **state}, [leaf for leaf in given if _is(leaf)])
+            values = run(one_cover, {**stacks, **state}, [leaf for leaf in given if _is(leaf)])
         except RuntimeError as error:
             if "data-dependent control flow" not in str(error):
                 raise
@@ -230,6 +230,24 @@ class Covered(Covers):
             mixers := list(self.mixers()), root.spawn(len(mixers)), strict=True
         ):
             mixer.copy_(draw_mixer(self.settings, units, inputs, child))
+
+
+_Pass = Callable[[dict[str, Tensor], list[Tensor]], list[Tensor]]
+
+
+def _of_all(one_cover: _Pass, stacks: dict[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    """All covers as one."""
+    with _kernels_that_batch():
+        run = torch.vmap(one_cover, (0, 0), randomness="different")
+        return run(stacks, inputs)
+
+
+def _of_one(one_cover: _Pass, stacks: dict[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    """The only cover, as the base would run: views of its tensors, and nothing to batch."""
+    own = {name: stack.squeeze(0) for name, stack in stacks.items()}
+    with alone():
+        outputs = one_cover(own, [x.squeeze(0) for x in inputs])
+    return [y.unsqueeze(0) for y in outputs]
 
 
 def _is(leaf: Any) -> bool:
