@@ -149,6 +149,14 @@ def test_inputs_in_any_layout_mix_the_same():
         torch.testing.assert_close(grad, same)
 
 
+def test_an_empty_batch_has_an_empty_result_and_no_gradient():
+    weight, factors = doubles(COVERS, UNITS, 7).requires_grad_(), mixer(3)
+    for x, mix in ((doubles(COVERS, 0, 7), mixing.mix_linear), (doubles(0, 7), mixing.mix_common)):
+        y = mix(x, weight, factors)
+        assert y.shape == (COVERS, 0, UNITS)
+        assert not torch.autograd.grad(y.sum(), weight)[0].any()
+
+
 def test_kernels_run_without_the_threads_of_torch_too(monkeypatch):
     monkeypatch.setattr(threads, "_openmp", lambda: None)
     monkeypatch.setattr(regions, "ALONE", 0)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from numba import carray
+from numba import carray, njit
 from torch import Tensor
 
 from mcover.nn.kernels.regions import pack, region, scratch, start, width
@@ -27,7 +27,7 @@ def message_forward(
     covers, count, inputs = x.shape
     units = weight.shape[1]
     panel = 2 * width(x)
-    few = max(ROWS, NEAR // (covers * panel) // ROWS * ROWS)
+    few = min(pad(units, ROWS), max(ROWS, NEAR // (covers * panel) // ROWS * ROWS))
     even = pad(-(-units // (2 * torch.get_num_threads())), ROWS)
     many = max(few, min(even, FAR // (covers * inputs) // few * few))
     panels = -(-count // panel)
@@ -61,7 +61,8 @@ def message_backward(
     samples = min(count, SAMPLES)
     # A row of samples has a vector to spare: rows a power of two apart would collide in the cache.
     length = pad(samples, width(x)) + width(x)
-    few = max(ROWS, FAR // (covers * length) // ROWS * ROWS)
+    most = max(ROWS, FAR // (covers * length) // ROWS * ROWS)
+    few = min(pad(weight.shape[1], ROWS), most)
     even = pad(-(-inputs // (4 * torch.get_num_threads())), width(x))
     cuts, block_of = _parts(edges, max(2 * width(x), min(WIDE, even)))
     across = pad(max(high - low for low, high in pairwise(cuts)), width(x))
@@ -185,9 +186,8 @@ def _backward(kind: Any) -> Callable[[Any], None]:
         errors = given[10] + take(given, 0) * room * size
         turned_at = errors + covers * few * length * size
         back_at = turned_at + covers * samples * across * size
-        part_at = back_at + covers * across * length * size
+        part = back_at + covers * across * length * size
         turned = carray(pointer(turned_at, kind(0)), (covers, samples, across))
-        part = carray(pointer(part_at, kind(0)), (few, across))
         mixed = carray(pointer(errors, kind(0)), (covers, few, length))
         mixed[:] = 0  # beyond the last sample too, where vectors reach
         turned[:] = 0
@@ -197,7 +197,6 @@ def _backward(kind: Any) -> Callable[[Any], None]:
                 break
             low, high, g = cuts[piece], cuts[piece + 1], cuts[pieces + 1 + piece]
             wide = high - low
-            whole = wide - wide % (BYTES // size)
             for first in range(0, count, samples):
                 here = min(samples, count - first)
                 if grad_weight:
@@ -222,29 +221,19 @@ def _backward(kind: Any) -> Callable[[Any], None]:
                         if grad_weight:
                             right = turned_at + of * samples * across * size
                             into = grad_weight + ((of * units + begin) * inputs + low) * size
-                            product(
-                                kind(0), rows, whole, here, own, length, 1, right, across,
-                                into, inputs, first > 0,
+                            _product_to_edge(
+                                kind(0), rows, wide, here, own, length, right, across,
+                                into, inputs, first > 0, part,
                             )  # fmt: skip
-                            if whole < wide:
-                                product(
-                                    kind(0), rows, wide - whole, here, own, length, 1,
-                                    right + whole * size, across, part_at, across, False,
-                                )  # fmt: skip
-                                rest = carray(pointer(into, kind(0)), ((rows - 1) * inputs + wide,))
-                                for r in range(rows):
-                                    for i in range(whole, wide):
-                                        before = rest[r * inputs + i] if first else kind(0)
-                                        rest[r * inputs + i] = before + part[r, i - whole]
                         if grad_x:
                             for r in range(rows):
                                 copy(
-                                    part_at + r * across * size,
+                                    part + r * across * size,
                                     weight + ((of * units + begin + r) * inputs + low) * size,
                                     wide, kind(0),
                                 )  # fmt: skip
                             product(
-                                kind(0), wide, here, rows, part_at, 1, across, own, length,
+                                kind(0), wide, here, rows, part, 1, across, own, length,
                                 back_at + of * across * length * size, length, begin > 0,
                             )  # fmt: skip
                 if grad_x:
@@ -256,3 +245,24 @@ def _backward(kind: Any) -> Callable[[Any], None]:
                             )  # fmt: skip
 
     return body
+
+
+@njit(cache=True)
+def _product_to_edge(
+    like: Any, rows: int, columns: int, depth: int, a: int, a_row: int, b: int, b_step: int,
+    c: int, c_row: int, keep: bool, spare: int,
+) -> None:  # fmt: skip
+    """A product into memory that ends with the last column: the rest of a vector goes to spare."""
+    size = itemsize(like)
+    width = BYTES // size
+    whole = columns - columns % width
+    product(like, rows, whole, depth, a, a_row, 1, b, b_step, c, c_row, keep)
+    if whole < columns:
+        b += whole * size
+        product(like, rows, columns - whole, depth, a, a_row, 1, b, b_step, spare, width, False)
+        into = carray(pointer(c, like), ((rows - 1) * c_row + columns,))
+        rest = carray(pointer(spare, like), (rows, width))
+        for r in range(rows):
+            for i in range(whole, columns):
+                before = into[r * c_row + i] if keep else like * 0
+                into[r * c_row + i] = before + rest[r, i - whole]

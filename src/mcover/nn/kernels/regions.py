@@ -25,10 +25,11 @@ ALONE = 2**18  # products that one thread makes sooner than a second one starts
 def fits(*tensors: Tensor) -> bool:
     """Whether the kernels take these tensors, and nobody watches torch's own calls.
 
-    Modes that count operations or trace without data would not see the kernels.
+    Modes that count operations or trace without data would not see the kernels. Nothing is to be
+    done for empty tensors, which torch knows how to do.
     """
     return _get_current_dispatch_mode() is None and all(
-        t.device.type == "cpu" and t.dtype == tensors[0].dtype and t.dtype in _KINDS
+        t.device.type == "cpu" and t.dtype == tensors[0].dtype and t.dtype in _KINDS and t.numel()
         for t in tensors
     )
 
