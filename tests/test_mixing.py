@@ -169,7 +169,7 @@ def test_kernels_run_without_the_threads_of_torch_too(monkeypatch):
 @pytest.mark.parametrize("dilation", [(1, 1), (1, 2)], ids=str)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize(
-    ("narrow", "thick"), [(10**9, 0), (0, 0), (0, 10**9)], ids=["pairs", "blocks", "patches"]
+    ("narrow", "thick"), [(10**9, 10**9), (0, 0), (0, 10**9)], ids=["pairs", "blocks", "patches"]
 )
 def test_convolutions_mix_the_same_in_every_way(narrow, thick, groups, dilation, way, monkeypatch):
     monkeypatch.setattr(convolving, "NARROW", narrow)

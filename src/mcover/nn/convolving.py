@@ -21,7 +21,7 @@ from mcover.nn.mixing import block_slices, is_shared, mix_outputs, mix_weights
 from mcover.nn.unfolding import convolve_unfolded
 
 CACHE = 2**19  # numbers that contributions may take on a processor
-NARROW = 160  # covers times numbers in a block's kernel up to which pairs of covers win
+NARROW = 1200  # covers times numbers in a kernel up to which pairs of covers win
 THICK = 64  # numbers in a block's kernel from which a convolution of each block wins
 
 
@@ -68,10 +68,11 @@ def convolve(x: Tensor, weight: Tensor, mixer: Tensor | None, at: Geometry) -> T
         y = at.convolve(_side_by_side(x), weight.flatten(0, 1), len(x) * at.groups)
         y = y.unflatten(1, weight.shape[:2]).movedim(1, 0)
         return y if mixer is None else mix_outputs(y, mixer)
-    thick = weight[0, 0].numel() / mixer.shape[1]  # numbers in a block's kernel
-    if len(weight) * thick <= NARROW:
+    kernel = weight[0, 0].numel()
+    thin = kernel < THICK * mixer.shape[1]
+    if thin and len(weight) * kernel <= NARROW:
         return _convolve_pairs(x, weight, mixer, at)
-    if thick < THICK and at.groups == 1 and kernels.fits(x, weight, mixer):
+    if thin and at.groups == 1 and kernels.fits(x, weight, mixer):
         spans = block_slices(weight.shape[2], mixer.shape[1])
         edges = [0, *(span.stop for span in spans)]
         return convolve_unfolded(x, weight, mixer, edges, at.stride, at.padding, at.dilation)
