@@ -15,7 +15,7 @@ from mcover.studies.tables import text
 _WIDTH, _HEIGHT = 440, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 10, 44
 _STRIP, _LETTER = 34, 7.2  # height of a strip, width of a letter
-_STYLES = 6
+_STYLES, _APART = 6, 3.0  # marks and colours; how far lines stand beside each other
 _SHAPES = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
     "M-3.6-3.6h7.2v7.2h-7.2z",
@@ -40,9 +40,8 @@ def panel_svg(summary: Summary, points: Sequence[Point], title: str) -> str:
 def legend(summary: Summary, points: Sequence[Point]) -> str:
     """Names of the lines of a panel, each with its mark; strips carry their names themselves."""
     entries = []
-    named = [] if summary.study.picture == "outcomes" else _series(points)
-    for number, series in enumerate(named):
-        style = number % _STYLES
+    named = {} if summary.study.picture == "outcomes" else _styles(summary, points)
+    for series, style in named.items():
         mark = f'<path class="s{style} line" d="M-14 0h28"/>'
         mark += f'<path class="s{style}" d="{_SHAPES[style]}"/>'
         entries.append(
@@ -65,21 +64,24 @@ def _lines(summary: Summary, points: Sequence[Point]) -> tuple[int, str]:
     x = axis(places, _LEFT, _WIDTH - _RIGHT, log=summary.study.x_log, ticks=few)
     y = axis(_heights(points), _HEIGHT - _BOTTOM, _TOP, log=growth, from_zero=not growth)
     parts = [_frame(x, y, summary.study.x_label, find_kind(points[0].cell.kind).axis)]
-    for number, series in enumerate(_series(points)):
-        style = number % _STYLES
+    styles = _styles(summary, points)
+    for number, (series, style) in enumerate(styles.items()):
         line = sorted(
             (point for point in points if point.cell.series == series),
             key=lambda point: point.cell.x or 0.0,
         )
-        spots = [(x.at(point.cell.x or 0.0), point) for point in line]
+        # Lines stand a little beside each other, so that their intervals can be told apart.
+        beside = 0.0 if growth else _APART * (number - (len(styles) - 1) / 2)
+        spots = [(x.at(point.cell.x or 0.0) + beside, point) for point in line]
         route = "L".join(f"{at:.1f} {y.at(_value(point).value):.1f}" for at, point in spots)
         parts.append(f'<path class="s{style} line" d="M{route}"/>')
         for at, point in spots:
             known, value = point.cell.published, _value(point)
             if known is not None:
                 low, high = known.value - known.half_width, known.value + known.half_width
-                middle = y.at(known.value) - 4
-                shape = f"M{at:.1f} {y.at(low):.1f}V{y.at(high):.1f}M{at - 4:.1f} {middle:.1f}"
+                aside, middle = at + 3 * _APART, y.at(known.value) - 4
+                shape = f"M{aside:.1f} {y.at(low):.1f}V{y.at(high):.1f}"
+                shape += f"M{aside - 4:.1f} {middle:.1f}"
                 parts.append(f'<path class="paper" d="{shape}h8v8h-8z"/>')
             here = y.at(value.value)
             bar = f"M0 {y.at(value.low) - here:.1f}V{y.at(value.high) - here:.1f}"
@@ -182,5 +184,10 @@ def _value(point: Point) -> Estimate:
     return cast(Estimate, point.value)  # points without one are left out before
 
 
-def _series(points: Sequence[Point]) -> list[str]:
-    return list(dict.fromkeys(point.cell.series for point in points))
+def _styles(summary: Summary, points: Sequence[Point]) -> dict[str, int]:
+    """The style of each line of a panel: the same in every panel, unless panels share no axis."""
+    growth = summary.study.picture == "growth"
+    every = dict.fromkeys(point.cell.series for point in (points if growth else summary.points))
+    number = {series: index % _STYLES for index, series in enumerate(every)}
+    here = dict.fromkeys(point.cell.series for point in points)
+    return {series: number[series] for series in here}
