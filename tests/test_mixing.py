@@ -38,7 +38,7 @@ def way(request, monkeypatch):
         monkeypatch.setattr(regions, "ALONE", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
         monkeypatch.setattr(common, "CACHE", 1)
-        for name, value in {"NEAR": 1, "FAR": 1, "WIDE": 1, "SAMPLES": 3}.items():
+        for name, value in {"FAR": 1, "WIDE": 1, "SAMPLES": 3}.items():
             monkeypatch.setattr(messages, name, value)
     return request.param
 

@@ -14,8 +14,7 @@ from mcover.nn.kernels.regions import pack, region, scratch, start, width
 from mcover.nn.kernels.tiles import BYTES, ROWS, copy, itemsize, pad, pointer, product, take, turn
 from mcover.nn.kernels.weights import mix
 
-NEAR = 2**12  # numbers of contributions at a time, which stay in the nearest cache
-FAR = 2**17  # and of errors, in the next one
+FAR = 2**17  # numbers of weights or errors at a time, which stay in the cache
 WIDE = 128  # inputs at a time backward, at most
 SAMPLES = 512  # and samples
 
@@ -25,26 +24,31 @@ def message_forward(
 ) -> Tensor:
     """Routed preactivations (units, M, N) of inputs (M, N, inputs); all but x contiguous."""
     covers, count, inputs = x.shape
-    units = weight.shape[1]
+    units, blocks = mixer.shape[:2]
     panel = 2 * width(x)
-    few = min(pad(units, ROWS), max(ROWS, NEAR // (covers * panel) // ROWS * ROWS))
     even = pad(-(-units // (2 * torch.get_num_threads())), ROWS)
-    many = max(few, min(even, FAR // (covers * inputs) // few * few))
+    many = max(ROWS, min(even, FAR // (covers * inputs) // ROWS * ROWS))
     panels = -(-count // panel)
     # Few units are many pieces by their samples, so that all threads have work.
     pieces = min(panels, -(-2 * torch.get_num_threads() * many // units))
     together = -(-panels // pieces)
     result = x.new_empty(units, covers, count)
+    size = covers * ROWS * panel
     start(
         _forward,
         edges,
         (
-            pack(x.transpose(1, 2), edges), weight, mixer, bias, result,
-            scratch(x, 2 * covers * few * panel + covers * many * inputs),
+            pack(x.transpose(1, 2), edges),
+            weight,
+            # (units, M reading, blocks, M read): a unit's blocks are mixed in one product.
+            mixer.transpose(1, 2).contiguous(),
+            bias,
+            result,
+            scratch(x, size * (blocks + 1) + covers * many * inputs),
         ),
-        (covers, units, inputs, count, few, many, together),
+        (covers, units, inputs, count, many, together),
         work=weight.numel() * count,
-    )  # fmt: skip
+    )
     return result
 
 
@@ -99,20 +103,22 @@ def _forward(kind: Any) -> Callable[[Any], None]:
 
     def body(given: Any) -> None:
         edges = carray(pointer(given[2], 0), (given[3],))
-        packed, weight, mixer, given_bias = given[4], given[5], given[6], given[7]
-        covers, units, inputs, count, few = given[10], given[11], given[12], given[13], given[14]
-        many, together = given[15], given[16]
+        packed, weight, mixer, given_bias, result = (
+            given[4], given[5], given[6], given[7], given[8],
+        )  # fmt: skip
+        covers, units, inputs, count, many = given[10], given[11], given[12], given[13], given[14]
+        together = given[15]
         blocks = len(edges) - 1
         bias = carray(pointer(given_bias, kind(0)), (covers, units))
-        result = given[8]
         size = itemsize(kind(0))
         panel = 2 * BYTES // size
-        room = covers * few * panel * size
-        parts = given[9] + take(given, 0) * (2 * room + covers * many * inputs * size)
-        sums, used = parts + room, parts + 2 * room
-        total = carray(pointer(sums, kind(0)), (few, covers, panel))
         panels = -(-count // panel)
         groups = -(-panels // together)
+        room = covers * ROWS * panel * size
+        parts = given[9] + take(given, 0) * (room * (blocks + 1) + covers * many * inputs * size)
+        sums = parts + room * blocks
+        used = sums + room
+        total = carray(pointer(sums, kind(0)), (ROWS, covers, panel))
         while True:
             piece = take(given, 1)
             begin, group = piece // groups * many, piece % groups
@@ -130,13 +136,8 @@ def _forward(kind: Any) -> Callable[[Any], None]:
                         )  # fmt: skip
             for p in range(group * together, min(panels, (group + 1) * together)):
                 columns = min(panel, count - p * panel)
-                for first in range(begin, end, few):
-                    rows = min(few, end - first)
-                    for r in range(rows):
-                        for to in range(covers):
-                            shift = bias[to, first + r] if given_bias else kind(0)
-                            for n in range(panel):
-                                total[r, to, n] = shift
+                for first in range(begin, end, ROWS):
+                    rows = min(ROWS, end - first)
                     for g in range(blocks):
                         low, depth = edges[g], edges[g + 1] - edges[g]
                         for of in range(covers):
@@ -144,16 +145,20 @@ def _forward(kind: Any) -> Callable[[Any], None]:
                             product(
                                 kind(0), rows, columns, depth, used + at * size, depth, 1,
                                 packed + ((p * inputs + low) * covers + of * depth) * panel * size,
-                                panel, parts + of * few * panel * size, panel, False,
-                            )  # fmt: skip
-                        for r in range(rows):
-                            product(
-                                kind(0), covers, columns, covers,
-                                mixer + ((first + r) * blocks + g) * covers * covers * size,
-                                covers, 1, parts + r * panel * size, few * panel,
-                                sums + r * covers * panel * size, panel, True,
+                                panel, parts + (g * covers + of) * ROWS * panel * size, panel,
+                                False,
                             )  # fmt: skip
                     for r in range(rows):
+                        for to in range(covers):
+                            shift = bias[to, first + r] if given_bias else kind(0)
+                            for n in range(panel):
+                                total[r, to, n] = shift
+                        product(
+                            kind(0), covers, columns, blocks * covers,
+                            mixer + (first + r) * covers * blocks * covers * size,
+                            blocks * covers, 1, parts + r * panel * size, ROWS * panel,
+                            sums + r * covers * panel * size, panel, True,
+                        )  # fmt: skip
                         for to in range(covers):
                             copy(
                                 result + (((first + r) * covers + to) * count + p * panel) * size,
