@@ -98,7 +98,7 @@ COSTS = Study(
                 (MLP, _COVERS): (2, 4),
             },
             2,
-            sweeps=20,
+            sweeps=100,
             steps=2,
         ),
         "quick": _cells(
