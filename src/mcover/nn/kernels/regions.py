@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mcover.nn.kernels.threads import Region, run
-from mcover.nn.kernels.tiles import BYTES, install, itemsize, pointer, take, turn
+from mcover.nn.kernels.tiles import BYTES, itemsize, pointer, take, turn
 
 ALONE = 2**18  # products that one thread makes sooner than a second one starts
 
@@ -70,7 +70,6 @@ def region(write: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any], Reg
 
     @cache
     def compiled(kind: Any) -> Region:
-        install(kind)
         how = cfunc("void(CPointer(int64))", cache=True, error_model="numpy")
         return how(write(kind))
 

@@ -8,11 +8,10 @@ Numba has no vectors of its own, so a tile is written in LLVM's language.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from llvmlite import binding, ir
-from numba import carray, cfunc, njit, typeof, types
+from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -212,57 +211,23 @@ def take(context: Any, integers: Any, index: Any) -> Any:
     return types.int64(types.CPointer(types.int64), types.int64), code
 
 
-@cache
-def install(kind: Any) -> None:
-    """Compiles the tiles of a type of numbers once, under a name that compiled kernels call.
-
-    Inlined into each kernel, where LLVM would compile them over and over, they cost seconds.
-    """
-
-    def tile(
-        rows: int, vectors: int, depth: int, a: int, a_row: int, a_step: int,
-        b: int, b_step: int, c: int, c_row: int, keep: bool,
-    ) -> None:  # fmt: skip
-        _every_shape(kind(0), rows, vectors, depth, a, a_row, a_step, b, b_step, c, c_row, keep)
-
-    compiled = cfunc(types.void(*_TILE), cache=True)(tile)
-    binding.add_symbol(_name(typeof(kind(0))), compiled.address)
-    _installed.append(compiled)  # whose code must stay where it is
-
-
-_TILE = [types.int64] * 10 + [types.boolean]
-_installed: list[Any] = []
-
-
-def _name(number: Any) -> str:
-    return f"mcover_tile_{number}"
-
-
 @intrinsic
 def _tile(
-    context: Any, like: Any, rows: Any, vectors: Any, depth: Any, a: Any, a_row: Any, a_step: Any,
-    b: Any, b_step: Any, c: Any, c_row: Any, keep: Any,
-) -> Any:  # fmt: skip
-    """:func:`product` of 1 … ROWS rows and one or two vectors, as :func:`install` compiled it."""
-
-    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        kinds = [context.get_value_type(kind) for kind in signature.args[1:-1]] + [ir.IntType(8)]
-        outside = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), kinds), _name(signature.args[0])
-        )
-        keep = builder.zext(given[-1], ir.IntType(8))
-        builder.call(outside, [*given[1:-1], keep])
-        return context.get_dummy_value()
-
-    return types.void(like, *_TILE), code
-
-
-@intrinsic
-def _every_shape(
-    context: Any, like: Any, rows: Any, vectors: Any, depth: Any, a: Any, a_row: Any, a_step: Any,
-    b: Any, b_step: Any, c: Any, c_row: Any, keep: Any,
-) -> Any:  # fmt: skip
-    """A tile: one loop for each shape."""
+    context: Any,
+    like: Any,
+    rows: Any,
+    vectors: Any,
+    depth: Any,
+    a: Any,
+    a_row: Any,
+    a_step: Any,
+    b: Any,
+    b_step: Any,
+    c: Any,
+    c_row: Any,
+    keep: Any,
+) -> Any:
+    """:func:`product` of 1 … ROWS rows and one or two vectors: one loop for each shape."""
 
     def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         number = context.get_value_type(signature.args[0])
@@ -281,7 +246,8 @@ def _every_shape(
         builder.position_at_end(done)
         return context.get_dummy_value()
 
-    return types.void(like, *_TILE), code
+    whole = [types.int64] * 10
+    return types.void(like, *whole, types.boolean), code
 
 
 def _one_tile(
