@@ -133,6 +133,26 @@ def test_compiled_kernels_equal_plain_sums_at_sizes_that_no_vector_divides(
             torch.testing.assert_close(one.double(), other, **same)
 
 
+def test_the_number_of_threads_changes_no_bit(monkeypatch):
+    monkeypatch.setattr(regions, "ALONE", 0)
+    weight = doubles(COVERS, 40, 90).requires_grad_()
+    factors = mixer(3, 40)
+    seen = []
+    for count in (1, 2, 5):
+        monkeypatch.setattr(torch, "get_num_threads", lambda count=count: count)
+        for x, mix in (
+            (doubles(COVERS, 70, 90, seed=2), mixing.mix_linear),
+            (doubles(70, 90, seed=2), mixing.mix_common),
+        ):
+            x.requires_grad_()
+            y = mix(x, weight, factors)
+            seen.append((y, *torch.autograd.grad(y.square().sum(), (x, weight))))
+    for later in (seen[2:4], seen[4:6]):
+        for first, other in zip(seen[:2], later, strict=True):
+            for one, same in zip(first, other, strict=True):
+                assert torch.equal(one, same)
+
+
 def test_inputs_in_any_layout_mix_the_same():
     x, weight, factors = doubles(COVERS, 18, 20), doubles(COVERS, UNITS, 20), mixer(3)
     expected = mixed_messages(x, weight, factors, None)
