@@ -120,6 +120,8 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
     axes.set_ylabel(_axis(points))
     if growth:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** 0.45)  # room for the legend above the lines
     elif axes.dataLim.y0 < FAR * axes.dataLim.y1:
         axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25, linewidth=0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -106,8 +107,11 @@ def exponent_table(summary: Summary) -> Table:
 
 
 def text(value: Estimate | None, spec: str) -> str:
-    """An estimate with its interval."""
-    return NOTHING if value is None else f"{value:{spec}}".replace("-", "−")
+    """An estimate with its interval; thousands in full rather than as powers of ten."""
+    if value is None:
+        return NOTHING
+    plain = re.sub(r"[\d.]+e\+\d+", lambda found: f"{float(found[0]):,.0f}", f"{value:{spec}}")
+    return plain.replace("-", "−")
 
 
 def p_text(p: float) -> str:
