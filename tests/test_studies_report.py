@@ -100,7 +100,7 @@ def test_every_point_says_its_value_interval_and_n(rows, tmp_path):
     text = write_report(rows, tmp_path / "report.html").read_text()
     tips = re.findall(r'data-tip="([^"]*)"', text)
     assert tips
-    number = r"−?[\d.e+-]+"
+    number = r"−?[\d.,e-]+"
     for tip in tips:
         assert re.search(rf"{number} \[{number}, {number}\], n = \d+", tip), tip
     assert tips == re.findall(r'aria-label="([^"]*)" data-tip', text)

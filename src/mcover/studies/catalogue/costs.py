@@ -98,7 +98,7 @@ COSTS = Study(
                 (MLP, _COVERS): (2, 4),
             },
             2,
-            sweeps=100,
+            sweeps=80,
             steps=2,
         ),
         "quick": _cells(
