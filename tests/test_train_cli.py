@@ -177,7 +177,8 @@ def test_a_line_says_how_far_it_is(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mcover.training.loop._SHOW_SECONDS", 0.0)
     train("--covers 3", tmp_path)
     shown = capsys.readouterr().err.splitlines()
-    assert re.match(r" *25%  epoch 1/2  loss \d\.\d+", shown[0])
+    assert shown[0] == "  0%  compiling, or loading what was compiled before"
+    assert re.match(r" *25%  epoch 1/2  loss \d\.\d+", shown[1])
     assert re.match(r"100%  epoch 2/2  loss .*  covers \d+\.\d+%  collapse \d+", shown[-1])
 
 

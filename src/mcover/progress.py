@@ -23,6 +23,13 @@ class Line:
         self._task = bar.add_task("", total=1.0) if bar else None
         self._printed = -_PLAIN_SECONDS  # the first line comes at once
 
+    def wait(self, text: str) -> None:
+        """Says what is waited for before there is any progress."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=text)
+        else:
+            errors.print(f"{0:4.0%}  {text}")
+
     def __call__(self, share: float, text: str) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=share, description=text)

@@ -58,7 +58,7 @@ class Demo:
         courses: dict[str, list[Any]] = {name: [] for name in METHODS}
         begin = time.perf_counter()
         with live_line() as line:
-            line(0, "compiling, or loading what was compiled before")
+            line.wait("compiling, or loading what was compiled before")
             for row, result in run_trials(METHODS, self.n, self.alpha, range(self.trials)):
                 rows[row.method].append(row)
                 courses[row.method].append(result.trajectory)

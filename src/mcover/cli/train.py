@@ -57,6 +57,8 @@ class Train:
                 if not number:
                     shown = trial.images_of(experiment, seed, whole)
                     console.print(f"{shown}\n{describe(experiment, kind)}", markup=False)
+                    if experiment.training.method == "mcover":
+                        line.wait("compiling, or loading what was compiled before")
                 one = trial.train(experiment, seed, self._show(line, number), whole)
                 if len(one.epoch):
                     histories.append(one)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mcover.nn import kernels
-from mcover.nn.mixing import block_slices, is_shared, mix_outputs, mix_weights
+from mcover.nn.mixing import block_slices, edges_of, is_shared, mix_outputs, mix_weights
 from mcover.nn.unfolding import convolve_unfolded
 
 CACHE = 2**19  # numbers that contributions may take on a processor
@@ -73,8 +73,7 @@ def convolve(x: Tensor, weight: Tensor, mixer: Tensor | None, at: Geometry) -> T
     if thin and len(weight) * kernel <= NARROW:
         return _convolve_pairs(x, weight, mixer, at)
     if thin and at.groups == 1 and kernels.fits(x, weight, mixer):
-        spans = block_slices(weight.shape[2], mixer.shape[1])
-        edges = [0, *(span.stop for span in spans)]
+        edges = edges_of(block_slices(weight.shape[2], mixer.shape[1]))
         return convolve_unfolded(x, weight, mixer, edges, at.stride, at.padding, at.dilation)
     mixed: Tensor = _MixConvolution.apply(x, weight, mixer, at)  # type: ignore[no-untyped-call]
     return mixed

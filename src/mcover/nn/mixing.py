@@ -97,7 +97,7 @@ class _MixCommon(torch.autograd.Function):
         ctx.spans = block_slices(x.shape[1], mixer.shape[1])
         if kernels.fits(x, weight, mixer):
             result = kernels.common_forward(
-                x, weight.contiguous(), mixer, _contiguous(bias), _edges(ctx.spans)
+                x, weight.contiguous(), mixer, _contiguous(bias), edges_of(ctx.spans)
             )
         else:
             rows = _mixed_rows(weight, mixer, ctx.spans)
@@ -113,7 +113,7 @@ class _MixCommon(torch.autograd.Function):
         need_x, need_weight, _, need_bias = ctx.needs_input_grad
         grad_x = grad_weight = None
         if need_weight and kernels.fits(grad, x, mixer):
-            grad_weight = kernels.common_backward(grad, x, mixer, _edges(ctx.spans))
+            grad_weight = kernels.common_backward(grad, x, mixer, edges_of(ctx.spans))
         elif need_weight:
             rows = torch.mm(grad.flatten(0, 1), x).unflatten(0, grad.shape[:2])
             grad_weight = _mixed_back(rows, mixer, ctx.spans)
@@ -128,7 +128,7 @@ def _mixed_rows(weight: Tensor, mixer: Tensor, spans: list[slice]) -> Tensor:
     covers, units, inputs = weight.shape
     rows = weight.new_empty(units, covers, inputs)
     if kernels.fits(mixer, weight):
-        kernels.mix_rows(mixer, weight.contiguous(), rows, _edges(spans), back=False)
+        kernels.mix_rows(mixer, weight.contiguous(), rows, edges_of(spans), back=False)
     else:
         for g, span in enumerate(spans):
             rows[:, :, span] = torch.bmm(mixer[:, g], weight[:, :, span].transpose(0, 1))
@@ -140,7 +140,7 @@ def _mixed_back(rows: Tensor, mixer: Tensor, spans: list[slice]) -> Tensor:
     units, covers, inputs = rows.shape
     grad = rows.new_empty(covers, units, inputs)
     if kernels.fits(mixer, rows):
-        kernels.mix_rows(mixer, grad, rows.contiguous(), _edges(spans), back=True)
+        kernels.mix_rows(mixer, grad, rows.contiguous(), edges_of(spans), back=True)
     else:
         for g, span in enumerate(spans):
             back = torch.bmm(mixer[:, g].transpose(1, 2), rows[:, :, span])
@@ -161,7 +161,7 @@ class _MixLinear(torch.autograd.Function):
         ctx.spans = block_slices(x.shape[2], mixer.shape[1])
         if kernels.fits(x, weight, mixer):
             result = kernels.message_forward(
-                x, weight.contiguous(), mixer, _contiguous(bias), _edges(ctx.spans)
+                x, weight.contiguous(), mixer, _contiguous(bias), edges_of(ctx.spans)
             )
             return result.permute(1, 2, 0)
         covers, count, _ = x.shape
@@ -181,7 +181,7 @@ class _MixLinear(torch.autograd.Function):
         need_x, need_weight, _, need_bias = ctx.needs_input_grad
         if kernels.fits(grad, x, weight, mixer):
             grad_x, grad_weight = kernels.message_backward(
-                grad, x, weight.contiguous(), mixer, _edges(ctx.spans), (need_x, need_weight)
+                grad, x, weight.contiguous(), mixer, edges_of(ctx.spans), (need_x, need_weight)
             )
         else:
             covers, count, inputs = x.shape
@@ -199,7 +199,8 @@ class _MixLinear(torch.autograd.Function):
         return grad_x, grad_weight, None, grad.sum(2).T if need_bias else None
 
 
-def _edges(spans: list[slice]) -> list[int]:
+def edges_of(spans: list[slice]) -> list[int]:
+    """Where blocks begin, and where the last one ends."""
     return [0, *(span.stop for span in spans)]
 
 
