@@ -177,6 +177,36 @@ def test_an_empty_batch_has_an_empty_result_and_no_gradient():
         assert not torch.autograd.grad(y.sum(), weight)[0].any()
 
 
+def test_gradients_have_gradients():
+    given = [doubles(COVERS, 4, 7, seed=2), doubles(COVERS, UNITS, 7), doubles(COVERS, UNITS)]
+    own, weight, bias = (tensor.requires_grad_() for tensor in given)
+    shared = doubles(4, 7, seed=4).requires_grad_()
+    factors = mixer(3)
+    for x, mix in ((own, mixing.mix_linear), (shared, mixing.mix_common)):
+        assert torch.autograd.gradgradcheck(
+            lambda x, w, b, mix=mix: mix(x, w, factors, b), (x, weight, bias)
+        )
+    assert torch.autograd.gradgradcheck(lambda w: mixing.mix_weights(w, factors) ** 2, weight)
+
+
+def test_mixers_in_any_layout_mix_the_same():
+    own, shared = doubles(COVERS, 18, 20), doubles(18, 20)
+    weight, factors = doubles(COVERS, UNITS, 20).requires_grad_(), mixer(3)
+    other = factors.to(memory_format=torch.channels_last)
+    assert not other.is_contiguous()
+    for x, mix in (
+        (own, mixing.mix_linear),
+        (shared, mixing.mix_common),
+        (None, lambda _, w, q: mixing.mix_weights(w, q)),
+    ):
+        seen = []
+        for q in (factors, other):
+            y = mix(x, weight, q)
+            seen.append((y, torch.autograd.grad(y.square().sum(), weight)[0]))
+        for one, same in zip(*seen, strict=True):
+            torch.testing.assert_close(one, same)
+
+
 def test_kernels_run_without_the_threads_of_torch_too(monkeypatch):
     monkeypatch.setattr(threads, "_openmp", lambda: None)
     monkeypatch.setattr(regions, "ALONE", 0)

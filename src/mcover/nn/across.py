@@ -61,13 +61,14 @@ def across(rule: Rule, *tensors: Tensor | None) -> Any:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """For a model with one cover, which needs no vmap: tensors are those of that cover."""
-    _running.alone = True
+def alone(only: bool) -> Iterator[None]:
+    """Whether a model has one cover, and needs no vmap: tensors are those of that cover."""
+    before = getattr(_running, "alone", False)
+    _running.alone = only
     try:
         yield
     finally:
-        _running.alone = False
+        _running.alone = before
 
 
 _running = threading.local()

@@ -237,7 +237,7 @@ _Pass = Callable[[dict[str, Tensor], list[Tensor]], list[Tensor]]
 
 def _of_all(one_cover: _Pass, stacks: dict[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
     """All covers as one."""
-    with _kernels_that_batch():
+    with alone(False), _kernels_that_batch():
         run = torch.vmap(one_cover, (0, 0), randomness="different")
         return run(stacks, inputs)
 
@@ -245,7 +245,7 @@ def _of_all(one_cover: _Pass, stacks: dict[str, Tensor], inputs: list[Tensor]) -
 def _of_one(one_cover: _Pass, stacks: dict[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
     """The only cover, as the base would run: views of its tensors, and nothing to batch."""
     own = {name: stack.squeeze(0) for name, stack in stacks.items()}
-    with alone():
+    with alone(True):
         outputs = one_cover(own, [x.squeeze(0) for x in inputs])
     return [y.unsqueeze(0) for y in outputs]
 

@@ -49,8 +49,11 @@ def cover_loss(
 def _by_cover(tree: Any, covers: int) -> list[Any]:
     """The same tree for each cover."""
     leaves, form = tree_flatten(tree)
-    parts = [leaf.unbind() if _is_tensor(leaf) else [leaf] * covers for leaf in leaves]
-    return [tree_unflatten(list(own), form) for own in zip(*parts, strict=True)]
+    # One at a time: a criterion may write into what it is given, but not into parts of an unbind.
+    return [
+        tree_unflatten([leaf[cover] if _is_tensor(leaf) else leaf for leaf in leaves], form)
+        for cover in range(covers)
+    ]
 
 
 def _check_each(target: Any, covers: int) -> None:

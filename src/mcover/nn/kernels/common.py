@@ -19,7 +19,7 @@ CACHE = 2**17  # numbers of mixed weights at a time
 def common_forward(
     x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, edges: Sequence[int]
 ) -> Tensor:
-    """Routed preactivations (units, M, N) of inputs (N, inputs); all but x contiguous."""
+    """Routed preactivations (units, M, N) of inputs (N, inputs); weight and bias contiguous."""
     covers, units, inputs = weight.shape
     few = _few(weight)
     result = x.new_empty(units, covers, len(x))
@@ -27,7 +27,7 @@ def common_forward(
     start(
         _forward,
         edges,
-        (pack(x.T.unsqueeze(0), edges), weight, mixer, bias, result, room),
+        (pack(x.T.unsqueeze(0), edges), weight, mixer.contiguous(), bias, result, room),
         (covers, units, inputs, len(x), few),
         work=weight.numel() * len(x),
     )
@@ -44,7 +44,7 @@ def common_backward(grad: Tensor, x: Tensor, mixer: Tensor, edges: Sequence[int]
     start(
         _backward,
         edges,
-        (grad, pack(x.unsqueeze(0), [0, count]), mixer, grad_weight, room),
+        (grad, pack(x.unsqueeze(0), [0, count]), mixer.contiguous(), grad_weight, room),
         (covers, units, inputs, count, few),
         work=grad_weight.numel() * count,
     )

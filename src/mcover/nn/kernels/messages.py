@@ -22,7 +22,7 @@ SAMPLES = 512  # and samples
 def message_forward(
     x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, edges: Sequence[int]
 ) -> Tensor:
-    """Routed preactivations (units, M, N) of inputs (M, N, inputs); all but x contiguous."""
+    """Routed preactivations (units, M, N) of inputs (M, N, inputs); weight and bias contiguous."""
     covers, count, inputs = x.shape
     units, blocks = mixer.shape[:2]
     panel = 2 * width(x)
@@ -60,7 +60,7 @@ def message_backward(
     edges: Sequence[int],
     need: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of x, as (inputs, M, N), and of weight, each if needed; all but x contiguous."""
+    """Gradients of x, as (inputs, M, N), and of weight, as needed; grad and weight contiguous."""
     covers, count, inputs = x.shape
     samples = min(count, SAMPLES)
     # A row of samples has a vector to spare: rows a power of two apart would collide in the cache.
@@ -76,7 +76,7 @@ def message_backward(
     start(
         _backward,
         [*cuts, *block_of],
-        (grad, x, weight, mixer, grad_x, grad_weight, room),
+        (grad, x, weight, mixer.contiguous(), grad_x, grad_weight, room),
         (*x.stride(), *weight.shape, count, mixer.shape[1], few, samples, length, across),
         work=weight.numel() * count,
     )

@@ -16,11 +16,11 @@ def mix_rows(mixer: Tensor, weight: Tensor, rows: Tensor, edges: Sequence[int], 
     """Fills ``rows`` with the mixed weights; ``back``, ``weight`` with their gradient from rows.
 
     Shape:
-        mixer (units, blocks, M, M), weight (M, units, inputs), rows (units, M, inputs), all
+        mixer (units, blocks, M, M); weight (M, units, inputs) and rows (units, M, inputs), both
         contiguous.
     """
     work = weight.numel() * len(weight)
-    start(_mix_rows, edges, (mixer, weight, rows), (*weight.shape, back), work)
+    start(_mix_rows, edges, (mixer.contiguous(), weight, rows), (*weight.shape, back), work)
 
 
 @region
@@ -48,10 +48,7 @@ def mix_unit(
     like: Any, covers: int, units: int, inputs: int, edges: int, blocks: int, r: int,
     mixer: int, weight: int, rows: int, length: int, back: bool,
 ) -> None:  # fmt: skip
-    """The mixed weights of unit r to rows of ``length`` numbers, or back; operands are addresses.
-
-    Backward, what lies within the same vector beyond the end of a row is read, and not used.
-    """
+    """Mixed weights of unit r to rows of ``length`` numbers, or back; operands are addresses."""
     size = itemsize(like)
     bounds = carray(pointer(edges, 0), (blocks + 1,))
     for g in range(blocks):
