@@ -38,6 +38,18 @@ def test_the_default_store_is_filled_shown_exported_and_imported(tmp_path, capsy
     study("show covers --scale smoke --markdown")
     assert "| line | covers M | ε_g of the mean | solved | n |" in capsys.readouterr().out
 
+    study("show covers --scale smoke --outcome proposals --markdown")
+    shown = re.search(r"structured routing \| 3 \| ([\d,]+) \[.*\| 2 \|", capsys.readouterr().out)
+    with Store("out/studies.sqlite") as store:
+        rows = [row for row in store.rows() if row.settings["anneal"].get("topology")]
+    ring = [
+        r.outcome["proposals"] for r in rows if r.settings["anneal"]["topology"]["kind"] == "ring"
+    ]
+    assert int(shown[1].replace(",", "")) == round(sum(ring) / len(ring))
+    with pytest.raises(SystemExit):
+        study("show covers --scale smoke --outcome colour")
+    assert "no trial keeps 'colour'; write one of collapsed_energy" in capsys.readouterr().err
+
     study("export covers --csv rows.csv")
     study("import --csv rows.csv --store other.sqlite")
     study("import --csv rows.csv --store other.sqlite")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +31,8 @@ from mcover.studies.plan import by_key
 from mcover.studies.rows import Row
 from mcover.studies.store import DEFAULT
 from mcover.studies.study import SCALES, Scale, Study
-from mcover.studies.tables import markdown, tables
+from mcover.studies.tables import Table as Plain
+from mcover.studies.tables import markdown, outcome_table, tables
 
 Name = Annotated[str, tyro.conf.Positional]
 
@@ -72,6 +74,8 @@ class Show:
     """Folder to draw its figure in, as PNG and PDF."""
     markdown: bool = False
     """Print its tables as Markdown, and nothing else."""
+    outcome: str | None = None
+    """Print the mean of this outcome of the trials instead, e.g. train_error."""
 
     def run(self) -> None:
         study = find_study(self.name)
@@ -85,12 +89,15 @@ class Show:
             console.print(text, markup=False)
             return
         summary = summarize(study, self.scale, plan, have)
+        asked = tables(summary)
+        if self.outcome is not None:
+            asked = [outcome_table(summary, self.outcome)]
         if self.markdown:
-            for table in tables(summary):
+            for table in asked:
                 text = f"**{table.title}**\n\n{markdown(table)}\n"
                 console.print(text, markup=False, soft_wrap=True)
         else:
-            _print(summary)
+            _print(summary, asked)
         if self.figures is not None:
             _draw(summary, self.figures)
 
@@ -136,7 +143,7 @@ class Run:
         if not have:
             sys.exit(130)
         summary = summarize(study, self.scale, plan, have)
-        _print(summary)
+        _print(summary, tables(summary))
         _draw(summary, self.figures)
         if ran.interrupted:
             sys.exit(130)
@@ -224,8 +231,8 @@ def _cells(plan: Plan) -> Table:
     return table
 
 
-def _print(summary: Summary) -> None:
-    for plain in tables(summary):
+def _print(summary: Summary, asked: Sequence[Plain]) -> None:
+    for plain in asked:
         table = Table(title=Text(plain.title), title_justify="left", show_edge=False)
         for number, name in enumerate(plain.header):
             table.add_column(Text(name), justify="left" if number == 0 else "right")

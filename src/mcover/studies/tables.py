@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcover.statistics import Estimate
+from mcover.errors import McoverError
+from mcover.statistics import Estimate, mean
 from mcover.studies.kinds import Metric, find_kind
 from mcover.studies.summary import Point, Summary
 
@@ -62,6 +63,25 @@ def cell_tables(summary: Summary) -> list[Table]:
             lines.append((*line, str(len(point.rows)), *([str(point.failed)] * broken)))
         found.append(Table(panel or summary.study.title, tuple(header), tuple(lines)))
     return found
+
+
+def outcome_table(summary: Summary, name: str) -> Table:
+    """The mean of any outcome that trials keep, of each cell whose trials keep it."""
+    swept = any(point.cell.x is not None for point in summary.points)
+    lines = []
+    for point in summary.points:
+        values = [row.outcome[name] for row in point.rows if row.outcome.get(name) is not None]
+        if values:
+            line = [point.cell.panel, point.cell.series]
+            line += [f"{point.cell.x:g}" if point.cell.x is not None else ""] if swept else []
+            lines.append((*line, text(mean(values), ".4g"), str(len(values))))
+    if not lines:
+        kept = sorted(
+            {key for point in summary.points for row in point.rows for key in row.outcome}
+        )
+        raise McoverError(f"no trial keeps {name!r}; write one of {', '.join(kept)}.")
+    header = ["panel", "line", *([summary.study.x_label] if swept else [])]
+    return Table(name, (*header, f"{name}, mean [95 % interval]", "n"), tuple(lines))
 
 
 def candidate_table(summary: Summary) -> Table:
