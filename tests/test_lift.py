@@ -152,18 +152,6 @@ def test_mixing_passes_gradcheck(shared):
     assert torch.autograd.gradcheck(lambda w: mix_weights(w, mixer), (w,))
 
 
-def test_mixing_convolutions_pass_gradcheck():
-    from mcover.nn.convolving import Geometry, convolve, convolve_common
-
-    draw = torch.Generator().manual_seed(0)
-    at = Geometry((2,), (1,), (1,), 2)
-    x, w = (torch.randn(*s, generator=draw, dtype=torch.float64, requires_grad=True)
-            for s in [(2, 2, 6, 5), (2, 4, 3, 3)])  # fmt: skip
-    mixer = torch.rand(4, 2, 2, 2, generator=draw).double()
-    assert torch.autograd.gradcheck(lambda x, w: convolve(x, w, mixer, at), (x, w))
-    assert torch.autograd.gradcheck(lambda x, w: convolve_common(x, w, mixer, at), (x[0], w))
-
-
 def test_tied_weights_are_one_stack_with_two_mixers():
     covered = lift(tiny(Transformer)[0], 3, Uniform(), seed=0)
     assert covered.net.head.weight is covered.net.embed.weight

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mcover.nn import convolving, kernels, mixing, unfolding
+from mcover.nn import kernels, mixing
 from mcover.nn.kernels import common, messages, regions, threads
 from mcover.nn.mixing import block_slices
 
@@ -214,30 +214,3 @@ def test_kernels_run_without_the_threads_of_torch_too(monkeypatch):
     x, weight, factors = doubles(COVERS, 18, 20), doubles(COVERS, UNITS, 20), mixer(3)
     y = mixing.mix_linear(x, weight, factors)
     torch.testing.assert_close(y, mixed_messages(x, weight, factors, None))
-
-
-@pytest.mark.parametrize("dilation", [(1, 1), (1, 2)], ids=str)
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize(
-    ("narrow", "thick"), [(10**9, 10**9), (0, 0), (0, 10**9)], ids=["pairs", "blocks", "patches"]
-)
-def test_convolutions_mix_the_same_in_every_way(narrow, thick, groups, dilation, way, monkeypatch):
-    monkeypatch.setattr(convolving, "NARROW", narrow)
-    monkeypatch.setattr(convolving, "THICK", thick)
-    monkeypatch.setattr(unfolding, "CACHE", 1)  # one sample at a time
-    at = convolving.Geometry((2, 1), (1, 0), dilation, groups)
-    channels, units = 3 * groups, 2 * groups
-    x = doubles(COVERS, 2, channels, 5, 4, seed=2).requires_grad_()
-    weight = doubles(COVERS, units, 3, 2, 2).requires_grad_()
-    factors = mixer(2, units)
-    expected = 0
-    for g, span in enumerate(block_slices(3, 2)):
-        of_block = x.unflatten(2, (groups, 3))[:, :, :, span].flatten(2, 3)
-        c = torch.stack(
-            [at.convolve(a, w[:, span], groups) for a, w in zip(of_block, weight, strict=True)]
-        )
-        expected = expected + torch.einsum("rba,anrhw->bnrhw", factors[:, g], c)
-    torch.testing.assert_close(convolving.convolve(x, weight, factors, at), expected)
-    assert torch.autograd.gradcheck(
-        lambda x, w: convolving.convolve(x, w, factors, at), (x, weight), fast_mode=True
-    )

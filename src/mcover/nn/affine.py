@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from mcover.errors import McoverError
 from mcover.nn.across import across
 from mcover.nn.mixing import mix_common, mix_linear
 
@@ -16,6 +17,11 @@ def routed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mixer: Tensor 
     """x W^T + b with block messages mixed across covers; b stays in its own cover."""
     if mixer is None:
         return F.linear(x, weight, bias)
+    if x.shape[-1:] != weight.shape[-1:]:
+        raise McoverError(
+            f"a linear layer was given inputs of shape {tuple(x.shape)}: the last axis should have "
+            f"{weight.shape[-1]} numbers."
+        )
     if x.ndim == 1:
         return routed_linear(x.unsqueeze(0), weight, bias, mixer).squeeze(0)
     x, weight, mixer = autocast(x, weight, mixer)
@@ -41,7 +47,3 @@ def autocast(x: Tensor, weight: Tensor, mixer: Tensor | None) -> tuple[Tensor, T
         to = torch.get_autocast_dtype(device)
         return x.to(to), weight.to(to), None if mixer is None else mixer.to(to)
     return x, weight, mixer
-
-
-def plus(y: Tensor, bias: Tensor | None) -> Tensor:
-    return y if bias is None else y + bias.to(y.dtype)

@@ -3,9 +3,9 @@
 Shapes: x (M, B, channels, *space), weight (M, units, channels / groups, *kernel). Blocks divide the
 channels that one output channel sees, so that grouped and depthwise convolutions mix too.
 
-Three ways make the same sums. A convolution of each block does no more arithmetic than it must,
-but thin ones are slow; there one convolution of all pairs of covers wins while covers are few, and
-products of patches (:mod:`mcover.nn.unfolding`) when they are many.
+On a processor :mod:`mcover.nn.kernels` does it. In torch's own calls a convolution of each block
+does no more arithmetic than it must, but thin ones are slow; there one convolution of all pairs of
+covers wins while covers are few.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcover.errors import McoverError
 from mcover.nn import kernels
-from mcover.nn.mixing import block_slices, edges_of, is_shared, mix_outputs, mix_weights
-from mcover.nn.unfolding import convolve_unfolded
+from mcover.nn.mixing import block_slices, edges_of, is_shared, mix_outputs, mix_weights, once
 
 CACHE = 2**19  # numbers that contributions may take on a processor
 NARROW = 1200  # covers times numbers in a kernel up to which pairs of covers win
@@ -33,6 +33,23 @@ class Geometry:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+
+    def check(self, x: Tensor, weight: Tensor) -> None:
+        """Refuses inputs that a convolution of one cover, with this weight, cannot take."""
+        kernel = weight.shape[2:]
+        channels = weight.shape[1] * self.groups
+        if x.ndim != weight.ndim or x.shape[1] != channels:
+            raise McoverError(
+                f"a convolution was given inputs of shape {tuple(x.shape)}: they should have "
+                f"{channels} channels and {weight.ndim} axes, or {weight.ndim - 1} for one sample."
+            )
+        space = zip(x.shape[2:], kernel, self.padding, self.dilation, strict=True)
+        if any(size + 2 * pad < reach * (taps - 1) + 1 for size, taps, pad, reach in space):
+            raise McoverError(
+                f"a convolution was given inputs of size {tuple(x.shape[2:])}: with a padding of "
+                f"{self.padding} they are smaller than its kernel, {tuple(kernel)} with a dilation "
+                f"of {self.dilation}."
+            )
 
     def convolve(self, x: Tensor, weight: Tensor, groups: int) -> Tensor:
         space = len(self.stride)
@@ -51,31 +68,44 @@ class Geometry:
         return grad_x, grad_weight
 
 
-def convolve_common(x: Tensor, weight: Tensor, mixer: Tensor | None, at: Geometry) -> Tensor:
+def convolve_common(
+    x: Tensor, weight: Tensor, mixer: Tensor | None, bias: Tensor | None, at: Geometry
+) -> Tensor:
     """One input (B, channels, *space) for all covers: one convolution with mixed weights."""
     covers, units = weight.shape[:2]
+    if mixer is not None and not is_shared(mixer) and _compiled(x, weight, mixer, at=at):
+        return _mix(x.expand(covers, *x.shape), weight, mixer, bias, at)
     effective = weight if mixer is None else mix_weights(weight, mixer)
     # Groups come first among output channels, so that one grouped call serves all covers.
     grouped = effective.unflatten(1, (at.groups, -1)).transpose(0, 1)
     y = at.convolve(x, grouped.flatten(0, 2), at.groups)
     y = y.unflatten(1, (at.groups, covers, units // at.groups))
-    return y.movedim(2, 0).flatten(2, 3)
+    return _plus(y.movedim(2, 0).flatten(2, 3), bias)
 
 
-def convolve(x: Tensor, weight: Tensor, mixer: Tensor | None, at: Geometry) -> Tensor:
+def convolve(
+    x: Tensor, weight: Tensor, mixer: Tensor | None, bias: Tensor | None, at: Geometry
+) -> Tensor:
     """Inputs that differ between covers, shape (M, B, units, *space)."""
     if mixer is None or is_shared(mixer):
         y = at.convolve(_side_by_side(x), weight.flatten(0, 1), len(x) * at.groups)
         y = y.unflatten(1, weight.shape[:2]).movedim(1, 0)
-        return y if mixer is None else mix_outputs(y, mixer)
+        return _plus(y if mixer is None else mix_outputs(y, mixer), bias)
     kernel = weight[0, 0].numel()
     thin = kernel < THICK * mixer.shape[1]
-    if thin and len(weight) * kernel <= NARROW:
-        return _convolve_pairs(x, weight, mixer, at)
-    if thin and at.groups == 1 and kernels.fits(x, weight, mixer):
-        edges = edges_of(block_slices(weight.shape[2], mixer.shape[1]))
-        return convolve_unfolded(x, weight, mixer, edges, at.stride, at.padding, at.dilation)
-    mixed: Tensor = _MixConvolution.apply(x, weight, mixer, at)  # type: ignore[no-untyped-call]
+    if thin and len(weight) * kernel <= NARROW and not _compiled(x, weight, mixer, at=at):
+        return _plus(_convolve_pairs(x, weight, mixer, at), bias)
+    return _mix(x, weight, mixer, bias, at)
+
+
+def _plus(y: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return y
+    return y + bias.view(len(bias), 1, -1, *(1,) * (y.ndim - 3))
+
+
+def _mix(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry) -> Tensor:
+    mixed: Tensor = _MixConvolution.apply(x, weight, mixer, bias, at)  # type: ignore[no-untyped-call]
     return mixed
 
 
@@ -104,10 +134,17 @@ def _side_by_side(x: Tensor) -> Tensor:
 
 class _MixConvolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, at: Geometry) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry
+    ) -> Tensor:
         ctx.save_for_backward(x, weight, mixer)
         ctx.at = at
         covers, units = weight.shape[:2]
+        if _compiled(x, weight, mixer, at=at):
+            return kernels.convolution_forward(
+                _laid(x), weight.contiguous(), mixer, None if bias is None else bias.contiguous(),
+                _edges(weight, mixer), (at.stride, at.padding, at.dilation),
+            )  # fmt: skip
         parts = []
         for few in x.split(_samples(x, units), 1):
             total: Tensor | None = None
@@ -121,14 +158,23 @@ class _MixConvolution(torch.autograd.Function):
             if total is None:
                 raise AssertionError("a mixer has at least one block")
             parts.append(total.movedim(0, 2))
-        return torch.cat(parts, 1)
+        return _plus(torch.cat(parts, 1), bias)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mixer = ctx.saved_tensors
         at: Geometry = ctx.at
         covers, units = weight.shape[:2]
         need = ctx.needs_input_grad[:2]
+        grad_bias = None
+        if ctx.needs_input_grad[3]:
+            grad_bias = grads[0].sum((1, *range(3, x.ndim)))
+        if once() and _compiled(grads[0], x, weight, mixer, at=at):
+            grad_x, grad_weight = kernels.convolution_backward(
+                grads[0].contiguous(), _laid(x), weight.contiguous(), mixer,
+                _edges(weight, mixer), (at.stride, at.padding, at.dilation), need,
+            )  # fmt: skip
+            return grad_x, grad_weight, None, grad_bias, None
         size = _samples(x, units)
         grad_x = torch.empty_like(x) if need[0] else None
         grad_weight = torch.zeros_like(weight) if need[1] else None
@@ -146,7 +192,20 @@ class _MixConvolution(torch.autograd.Function):
                     into.unflatten(2, (at.groups, -1))[:, :, :, span] = back
                 if grad_weight is not None:
                     grad_weight[:, :, span] += to_weight.view(part.shape)
-        return grad_x, grad_weight, None, None
+        return grad_x, grad_weight, None, grad_bias, None
+
+
+def _compiled(*tensors: Tensor, at: Geometry) -> bool:
+    return at.groups == 1 and kernels.fits(*tensors)
+
+
+def _laid(x: Tensor) -> Tensor:
+    """Contiguous, but for covers of which all are the same one."""
+    return x if x[0].is_contiguous() and x.stride(0) in (0, x[0].numel()) else x.contiguous()
+
+
+def _edges(weight: Tensor, mixer: Tensor) -> list[int]:
+    return edges_of(block_slices(weight.shape[2], mixer.shape[1]))
 
 
 def _samples(x: Tensor, units: int) -> int:

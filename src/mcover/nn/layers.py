@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mcover.errors import McoverError
 from mcover.nn.across import across
-from mcover.nn.affine import autocast, plus, routed_linear
+from mcover.nn.affine import autocast, routed_linear
 from mcover.nn.attention import attention
 from mcover.nn.convolving import Geometry, convolve, convolve_common
 from mcover.nn.looping import looped
@@ -45,13 +45,14 @@ def convolution(layer: Any, x: Tensor) -> Tensor:
         x = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
         padding = (0,) * space
     at = Geometry(layer.stride, padding, layer.dilation, layer.groups)
+    at.check(x, layer.weight)
 
-    def rule(common: tuple[bool, ...], x: Tensor, weight: Tensor, mixer: Tensor | None) -> Tensor:
-        return (convolve_common if common[0] else convolve)(x, weight, mixer, at)
+    def rule(common: tuple[bool, ...], x: Tensor, weight: Tensor, mixer: Any, bias: Any) -> Tensor:
+        return (convolve_common if common[0] else convolve)(x, weight, mixer, bias, at)
 
-    y = across(rule, *autocast(x, layer.weight, layer.mixer))
-    if layer.bias is not None:
-        y = plus(y, layer.bias.view(-1, *(1,) * space))
+    x, weight, mixer = autocast(x, layer.weight, layer.mixer)
+    bias = None if layer.bias is None else layer.bias.to(weight.dtype)
+    y: Tensor = across(rule, x, weight, mixer, bias)
     return y.squeeze(0) if single else y
 
 

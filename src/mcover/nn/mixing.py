@@ -112,7 +112,7 @@ class _MixCommon(torch.autograd.Function):
         grad = grads[0].permute(2, 0, 1).contiguous()
         need_x, need_weight, _, need_bias = ctx.needs_input_grad
         grad_x = grad_weight = None
-        if need_weight and _once() and kernels.fits(grad, x, mixer):
+        if need_weight and once() and kernels.fits(grad, x, mixer):
             grad_weight = kernels.common_backward(grad, x, mixer, edges_of(ctx.spans))
         elif need_weight:
             rows = torch.mm(grad.flatten(0, 1), x).unflatten(0, grad.shape[:2])
@@ -127,7 +127,7 @@ def _mixed_rows(weight: Tensor, mixer: Tensor, spans: list[slice]) -> Tensor:
     """The mixed weights, shape (units, M, inputs)."""
     covers, units, inputs = weight.shape
     rows = weight.new_empty(units, covers, inputs)
-    if _once() and kernels.fits(mixer, weight):
+    if once() and kernels.fits(mixer, weight):
         kernels.mix_rows(mixer, weight.contiguous(), rows, edges_of(spans), back=False)
     else:
         for g, span in enumerate(spans):
@@ -139,7 +139,7 @@ def _mixed_back(rows: Tensor, mixer: Tensor, spans: list[slice]) -> Tensor:
     """The gradient of weights (M, units, inputs) from that of the mixed ones."""
     units, covers, inputs = rows.shape
     grad = rows.new_empty(covers, units, inputs)
-    if _once() and kernels.fits(mixer, rows):
+    if once() and kernels.fits(mixer, rows):
         kernels.mix_rows(mixer, grad, rows.contiguous(), edges_of(spans), back=True)
     else:
         for g, span in enumerate(spans):
@@ -179,7 +179,7 @@ class _MixLinear(torch.autograd.Function):
         x, weight, mixer = ctx.saved_tensors
         grad = grads[0].permute(2, 0, 1).contiguous()
         need_x, need_weight, _, need_bias = ctx.needs_input_grad
-        if _once() and kernels.fits(grad, x, weight, mixer):
+        if once() and kernels.fits(grad, x, weight, mixer):
             grad_x, grad_weight = kernels.message_backward(
                 grad, x, weight.contiguous(), mixer, edges_of(ctx.spans), (need_x, need_weight)
             )
@@ -204,7 +204,7 @@ def edges_of(spans: list[slice]) -> list[int]:
     return [0, *(span.stop for span in spans)]
 
 
-def _once() -> bool:
+def once() -> bool:
     """Whether nobody differentiates what is computed: autograd does not see into the kernels.
 
     In a forward autograd is off; in a backward it is on if gradients are to have gradients.

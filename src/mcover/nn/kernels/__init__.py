@@ -6,6 +6,7 @@ cache, and all of a layer is one call, spread over torch's threads.
 """
 
 from mcover.nn.kernels.common import common_backward, common_forward
+from mcover.nn.kernels.convolutions import convolution_backward, convolution_forward
 from mcover.nn.kernels.messages import message_backward, message_forward
 from mcover.nn.kernels.regions import fits
 from mcover.nn.kernels.weights import mix_rows
@@ -13,6 +14,8 @@ from mcover.nn.kernels.weights import mix_rows
 __all__ = [
     "common_backward",
     "common_forward",
+    "convolution_backward",
+    "convolution_forward",
     "fits",
     "message_backward",
     "message_forward",

@@ -10,7 +10,7 @@ import torch
 from numba import carray, njit
 from torch import Tensor
 
-from mcover.nn.kernels.regions import pack, region, scratch, start, width
+from mcover.nn.kernels.regions import pack, parts_of, region, scratch, start, width
 from mcover.nn.kernels.tiles import BYTES, ROWS, copy, itemsize, pad, pointer, product, take, turn
 from mcover.nn.kernels.weights import mix
 
@@ -68,7 +68,7 @@ def message_backward(
     most = max(ROWS, FAR // (covers * length) // ROWS * ROWS)
     few = min(pad(weight.shape[1], ROWS), most)
     even = pad(-(-inputs // (4 * torch.get_num_threads())), width(x))
-    cuts, block_of = _parts(edges, max(2 * width(x), min(WIDE, even)))
+    cuts, block_of = parts_of(edges, max(2 * width(x), min(WIDE, even)))
     across = pad(max(high - low for low, high in pairwise(cuts)), width(x))
     grad_x = x.new_empty(inputs, covers, count) if need[0] else None
     grad_weight = torch.empty_like(weight) if need[1] else None
@@ -81,20 +81,6 @@ def message_backward(
         work=weight.numel() * count,
     )
     return grad_x, grad_weight
-
-
-def _parts(edges: Sequence[int], wide: int) -> tuple[list[int], list[int]]:
-    """Edges of parts of at most so many inputs, and the block of each part.
-
-    >>> _parts([0, 3, 9], 4)
-    ([0, 3, 6, 9], [0, 1, 1])
-    """
-    cuts, block_of = [0], []
-    for g, (low, high) in enumerate(pairwise(edges)):
-        parts = -(-(high - low) // wide)
-        cuts += [low + (high - low) * (k + 1) // parts for k in range(parts)]
-        block_of += [g] * parts
-    return cuts, block_of
 
 
 @region

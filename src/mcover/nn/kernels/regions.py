@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,20 @@ def region(write: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any], Reg
         return how(write(kind))
 
     return compiled
+
+
+def parts_of(edges: Sequence[int], wide: int) -> tuple[list[int], list[int]]:
+    """Edges of parts of at most so many inputs, and the block of each part.
+
+    >>> parts_of([0, 3, 9], 4)
+    ([0, 3, 6, 9], [0, 1, 1])
+    """
+    cuts, block_of = [0], []
+    for g, (low, high) in enumerate(pairwise(edges)):
+        parts = -(-(high - low) // wide)
+        cuts += [low + (high - low) * (k + 1) // parts for k in range(parts)]
+        block_of += [g] * parts
+    return cuts, block_of
 
 
 def pack(x: Tensor, edges: Sequence[int]) -> Tensor:

@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 _WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
 BYTES = 64 if _WIDE else 32  # of one vector
 ROWS = 12 if _WIDE else 6  # of the largest tile: with two vectors each, they fill the registers
+TAPS = 6 if _WIDE else 2  # at a time in sums along neighbours, for four rows
 _INT = ir.IntType(64)
 
 
@@ -29,6 +30,16 @@ def pad(count: int, width: int) -> int:
     32
     """
     return -(-count // width) * width
+
+
+@njit(cache=True)
+def even(count: int, most: int) -> int:
+    """The size of parts of near-equal size, none of more than ``most``.
+
+    >>> even(32, 12)
+    11
+    """
+    return -(-count // -(-count // most))
 
 
 @njit(cache=True)
@@ -66,28 +77,70 @@ def product(
         keep: adds to C instead of filling it.
     """
     size = itemsize(like)
-    width = BYTES // size
-    tall = rows
-    if rows > ROWS:
-        tiles = -(-rows // ROWS)
-        tall = -(-rows // tiles)  # tiles of near-equal height
-    for j in range(0, columns, 2 * width):
-        vectors = 2 if columns - j > width else 1
+    tall = even(rows, ROWS)
+    for j in range(0, columns, 2 * BYTES // size):
+        vectors = 2 if columns - j > BYTES // size else 1
         for i in range(0, rows, tall):
             _tile(
-                like,
-                min(tall, rows - i),
-                vectors,
-                depth,
-                a + i * a_row * size,
-                a_row,
-                a_step,
-                b + j * size,
-                b_step,
-                c + (i * c_row + j) * size,
-                c_row,
-                keep,
-            )
+                like, min(tall, rows - i), vectors, depth,
+                a + i * a_row * size, a_row, a_step,
+                b + j * size, b_step, c + (i * c_row + j) * size, c_row, keep,
+            )  # fmt: skip
+
+
+@njit(cache=True)
+def product_at(
+    like: Any, rows: int, columns: int, depth: int, a: int, a_row: int, a_step: int,
+    b: int, table: int, c: int, c_row: int, keep: bool,
+) -> None:  # fmt: skip
+    """:func:`product` where B[k] stands ``table[k]`` bytes after b; the table is an address too."""
+    size = itemsize(like)
+    tall = even(rows, ROWS)
+    for j in range(0, columns, 2 * BYTES // size):
+        vectors = 2 if columns - j > BYTES // size else 1
+        for i in range(0, rows, tall):
+            _tile_at(
+                like, min(tall, rows - i), vectors, depth,
+                a + i * a_row * size, a_row, a_step,
+                b + j * size, table, c + (i * c_row + j) * size, c_row, keep,
+            )  # fmt: skip
+
+
+@njit(cache=True)
+def dots(
+    like: Any, rows: int, taps: int, runs: int, columns: int, a: int, a_row: int, a_run: int,
+    b: int, table: int, b_run: int, c: int, c_row: int,
+) -> None:  # fmt: skip
+    """C[i, t] += Σ_s Σ_n A[i, s, n] B[t, s, n], where n runs along neighbours in memory.
+
+    Rows are read and written up to a multiple of four, columns up to the next whole vector, of
+    which one of the two has zeros.
+
+    Args:
+        like: a number of the type that all three are of.
+        rows: of A and C.
+        taps: rows of B.
+        runs: how many s.
+        columns: how many n.
+        a: address of A[0, 0, 0].
+        a_row: from one row of A to the next, in numbers.
+        a_run: from one s to the next in A.
+        b: an address; B[t] stands ``table[t]`` bytes after it.
+        table: an address.
+        b_run: from one s to the next in B.
+        c: address of C[0, 0].
+        c_row: from one row of C to the next.
+    """
+    size = itemsize(like)
+    tall = even(taps, TAPS)
+    for i in range(0, rows, 4):
+        for t in range(0, taps, tall):
+            _dots(
+                like, min(tall, taps - t), runs, pad(columns, BYTES // size) * size,
+                a + i * a_row * size, a_row * size, a_run * size,
+                b, table + t * 8, b_run * size,
+                c + (i * c_row + t) * size, c_row * size,
+            )  # fmt: skip
 
 
 @intrinsic
@@ -211,49 +264,120 @@ def take(context: Any, integers: Any, index: Any) -> Any:
     return types.int64(types.CPointer(types.int64), types.int64), code
 
 
-@intrinsic
-def _tile(
-    context: Any,
-    like: Any,
-    rows: Any,
-    vectors: Any,
-    depth: Any,
-    a: Any,
-    a_row: Any,
-    a_step: Any,
-    b: Any,
-    b_step: Any,
-    c: Any,
-    c_row: Any,
-    keep: Any,
-) -> Any:
+def _tiles(tabled: bool) -> Any:
     """:func:`product` of 1 … ROWS rows and one or two vectors: one loop for each shape."""
+
+    def shapes(
+        context: Any, like: Any, rows: Any, vectors: Any, depth: Any, a: Any, a_row: Any,
+        a_step: Any, b: Any, b_step: Any, c: Any, c_row: Any, keep: Any,
+    ) -> Any:  # fmt: skip
+        def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            number = context.get_value_type(signature.args[0])
+            bits = signature.args[0].bitwidth
+            rows, vectors, depth, *operands = given[1:]
+            shape = builder.add(builder.mul(rows, ir.Constant(_INT, 2)), vectors)
+            done = builder.append_basic_block("tiled")
+            choice = builder.switch(shape, done)
+            for height in range(1, ROWS + 1):
+                for across in (1, 2):
+                    block = builder.append_basic_block(f"tile.{height}.{across}")
+                    choice.add_case(ir.Constant(_INT, 2 * height + across), block)
+                    with builder.goto_block(block):
+                        _one_tile(
+                            builder, number, bits // 8, height, across, depth, operands, tabled
+                        )
+                        builder.branch(done)
+            builder.position_at_end(done)
+            return context.get_dummy_value()
+
+        whole = [types.int64] * 10
+        return types.void(like, *whole, types.boolean), code
+
+    return intrinsic(shapes)
+
+
+_tile = _tiles(tabled=False)
+_tile_at = _tiles(tabled=True)
+
+
+@intrinsic
+def _dots(
+    context: Any, like: Any, taps: Any, runs: Any, reach: Any, a: Any, a_row: Any, a_run: Any,
+    b: Any, table: Any, b_run: Any, c: Any, c_row: Any,
+) -> Any:  # fmt: skip
+    """:func:`dots` of four rows and 1 … TAPS taps; all strides in bytes."""
 
     def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         number = context.get_value_type(signature.args[0])
-        bits = signature.args[0].bitwidth
-        rows, vectors, depth, *operands = given[1:]
-        shape = builder.add(builder.mul(rows, ir.Constant(_INT, 2)), vectors)
-        done = builder.append_basic_block("tiled")
-        choice = builder.switch(shape, done)
-        for height in range(1, ROWS + 1):
-            for across in (1, 2):
-                block = builder.append_basic_block(f"tile.{height}.{across}")
-                choice.add_case(ir.Constant(_INT, 2 * height + across), block)
-                with builder.goto_block(block):
-                    _one_tile(builder, number, bits // 8, height, across, depth, operands)
-                    builder.branch(done)
+        size = signature.args[0].bitwidth // 8
+        done = builder.append_basic_block("dotted")
+        choice = builder.switch(given[1], done)
+        for taps in range(1, TAPS + 1):
+            block = builder.append_basic_block(f"dots.{taps}")
+            choice.add_case(ir.Constant(_INT, taps), block)
+            with builder.goto_block(block):
+                _one_dots(builder, number, size, taps, given[2:])
+                builder.branch(done)
         builder.position_at_end(done)
         return context.get_dummy_value()
 
-    whole = [types.int64] * 10
-    return types.void(like, *whole, types.boolean), code
+    whole = [types.int64] * 11
+    return types.void(like, *whole), code
+
+
+def _one_dots(builder: Any, number: Any, size: int, taps: int, operands: Any) -> None:
+    runs, reach, a, a_row, a_run, b, table, b_run, c, c_row = operands
+    vector = ir.VectorType(number, BYTES // size)
+
+    def at(base: Any, offset: Any, kind: Any) -> Any:
+        return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
+
+    def times(count: Any, step: int) -> Any:
+        return builder.mul(count, ir.Constant(_INT, step))
+
+    none = ir.Constant(vector, None)
+    sums = [[cgutils.alloca_once_value(builder, none) for _ in range(taps)] for _ in range(4)]
+    shifts = [builder.load(at(table, ir.Constant(_INT, 8 * t), _INT)) for t in range(taps)]
+    left = [builder.add(a, times(a_row, i)) for i in range(4)]
+    right = [builder.add(b, shift) for shift in shifts]
+    with cgutils.for_range(builder, runs) as run:
+        own = [builder.add(base, builder.mul(run.index, a_run)) for base in left]
+        others = [builder.add(base, builder.mul(run.index, b_run)) for base in right]
+        zero, step = ir.Constant(_INT, 0), ir.Constant(_INT, BYTES)
+        with cgutils.for_range_slice(builder, zero, reach, step) as (offset, _):
+            rows = [builder.load(at(base, offset, vector), align=size) for base in own]
+            for t, base in enumerate(others):
+                values = builder.load(at(base, offset, vector), align=size)
+                for i, row in enumerate(rows):
+                    term = builder.fmul(row, values, flags=("contract",))
+                    before = builder.load(sums[i][t])
+                    builder.store(builder.fadd(before, term, flags=("contract",)), sums[i][t])
+    for i in range(4):
+        for t in range(taps):
+            total = builder.load(sums[i][t])
+            width = vector.count
+            while width > 1:  # adds one half to the other
+                width //= 2
+                half = ir.VectorType(ir.IntType(32), width)
+                low, high = (
+                    builder.shuffle_vector(
+                        total,
+                        ir.Constant(total.type, ir.Undefined),
+                        ir.Constant(half, list(range(k * width, (k + 1) * width))),
+                    )
+                    for k in (0, 1)
+                )
+                total = builder.fadd(low, high)
+            last = builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+            spot = at(builder.add(c, times(c_row, i)), ir.Constant(_INT, t * size), number)
+            builder.store(builder.fadd(builder.load(spot), last), spot)
 
 
 def _one_tile(
-    builder: Any, number: Any, size: int, height: int, across: int, depth: Any, operands: Any
-) -> None:
-    a, a_row, a_step, b, b_step, c, c_row, keep = operands
+    builder: Any, number: Any, size: int, height: int, across: int, depth: Any, operands: Any,
+    tabled: bool,
+) -> None:  # fmt: skip
+    a, a_row, a_step, b, b_step, c, c_row, keep = operands  # b_step is a table if there is one
     vector = ir.VectorType(number, BYTES // size)
 
     def at(base: Any, offset: Any, kind: Any) -> Any:
@@ -272,9 +396,14 @@ def _one_tile(
         for row, places in zip(sums, spots, strict=True):
             for total, spot in zip(row, places, strict=True):
                 builder.store(builder.load(spot, align=size), total)
-    left, right = (cgutils.alloca_once_value(builder, start) for start in (a, b))
+    left, right = (
+        cgutils.alloca_once_value(builder, start) for start in (a, b_step if tabled else b)
+    )
     with cgutils.for_range(builder, depth):
         where_a, where_b = builder.load(left), builder.load(right)
+        next_b = builder.add(where_b, ir.Constant(_INT, 8) if tabled else times(b_step, size))
+        if tabled:
+            where_b = builder.add(b, builder.load(builder.inttoptr(where_b, _INT.as_pointer())))
         b_row = [builder.load(at(where_b, column, vector), align=size) for column in over]
         for row, offset in zip(sums, first, strict=True):
             factor = builder.load(at(where_a, offset, number), align=size)
@@ -289,7 +418,7 @@ def _one_tile(
                 term = builder.fmul(spread, values, flags=("contract",))
                 builder.store(builder.fadd(builder.load(total), term, flags=("contract",)), total)
         builder.store(builder.add(where_a, times(a_step, size)), left)
-        builder.store(builder.add(where_b, times(b_step, size)), right)
+        builder.store(next_b, right)
     for row, places in zip(sums, spots, strict=True):
         for total, spot in zip(row, places, strict=True):
             builder.store(builder.load(total), spot, align=size)

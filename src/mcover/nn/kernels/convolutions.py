@@ -1,0 +1,337 @@
+"""Block messages of a convolution, mixed and summed, without patches: taps read shifted strips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from numba import carray
+from torch import Tensor
+
+from mcover.nn.kernels.regions import parts_of, region, scratch, start, width
+from mcover.nn.kernels.strips import (
+    Sizes,
+    Strips,
+    add_out,
+    add_shifted,
+    clear,
+    lay,
+    strips_of,
+    take_out,
+)
+from mcover.nn.kernels.tiles import (
+    BYTES,
+    ROWS,
+    dots,
+    even,
+    itemsize,
+    pad,
+    pointer,
+    product_at,
+    take,
+)
+
+FAR = 2**17  # numbers of errors at a time, which stay in the cache
+COLUMNS = 512  # of several samples at a time backward, at most
+LINES = 32  # units at a time backward, at least
+WIDE = 256  # numbers of a kernel at a time backward, at most
+SHARES = 16  # of the samples, of which each has a gradient of the weights to itself
+ROOM = 2**22  # numbers that these gradients may take
+
+
+def convolution_forward(
+    x: Tensor,
+    weight: Tensor,
+    mixer: Tensor,
+    bias: Tensor | None,
+    edges: Sequence[int],
+    where: tuple[Sizes, Sizes, Sizes],
+) -> Tensor:
+    """Mixed messages (M, B, units, *space) of inputs (M, B, channels, *space).
+
+    All tensors are contiguous, but x may be expanded along its first axis.
+    Blocks of channels lie between ``edges``; ``where`` is stride, padding and dilation.
+    """
+    covers, batch, channels = x.shape[:3]
+    units, blocks = mixer.shape[:2]
+    strips = _strips(x, weight, where)
+    panel = 2 * width(x)
+    flat = weight.flatten(3)
+    parts = [flat[:, :, low:high].reshape(-1) for low, high in pairwise(edges)]
+    result = x.new_empty(covers, batch, units, *strips.space)
+    size = x.element_size()
+    room = covers * (channels * strips.room + ROWS * (blocks * panel + strips.columns))
+    start(
+        _forward,
+        edges,
+        (
+            x,
+            torch.cat(parts),
+            mixer.transpose(1, 2).contiguous(),
+            bias,
+            result,
+            scratch(x, room),
+            _shifts(strips, channels, size),
+            torch.arange(0, blocks * covers * ROWS * panel * size, ROWS * panel * size),
+            strips.chunks,
+            strips.lines_in,
+            strips.lines_out,
+        ),
+        (
+            covers, batch, channels, units, flat.shape[3],
+            x[0, 0, 0].numel(), result[0, 0, 0].numel(),
+            len(strips.chunks), strips.columns, strips.room, strips.step, room, x.stride(0),
+        ),
+        work=weight.numel() * batch * result[0, 0, 0].numel(),
+    )  # fmt: skip
+    return result
+
+
+def convolution_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    mixer: Tensor,
+    edges: Sequence[int],
+    where: tuple[Sizes, Sizes, Sizes],
+    need: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of x and weight, as needed; tensors as forward."""
+    covers, batch, channels = x.shape[:3]
+    units, blocks = mixer.shape[:2]
+    strips = _strips(x, weight, where)
+    taps = weight[0, 0, 0].numel()
+    chunks = len(strips.chunks)
+    together = 1 if chunks > 1 else max(1, min(batch, COLUMNS // strips.columns))
+    # A row has a vector to spare: rows a power of two apart would collide in the cache.
+    length = together * strips.columns + width(x)
+    groups = -(-units // max(LINES, FAR // (covers * length)))
+    few = pad(-(-units // groups), 4)
+    cuts, block_of = parts_of(edges, max(1, WIDE // taps))
+    widest = max(high - low for low, high in pairwise(cuts))
+    # Shares do not depend on how many threads there are: the sums are the same on any number.
+    shares = max(1, min(SHARES, -(-batch // together), ROOM // weight.numel()))
+    share = pad(-(-batch // shares), together)
+    shares = -(-batch // share)
+    ranges = min(len(block_of), -(-SHARES // shares))
+    padded = pad(units, 4)
+    grad_x = torch.zeros_like(x) if need[0] else None
+    grad_weight = x.new_zeros(shares, covers, padded, channels * taps) if need[1] else None
+    size = x.element_size()
+    room = 2 * covers * (few * length + together * widest * strips.room) + widest * taps * length
+    start(
+        _backward,
+        [*cuts, *block_of],
+        (
+            grad,
+            x,
+            weight,
+            mixer.contiguous(),
+            grad_x,
+            grad_weight,
+            scratch(x, room),
+            _shifts(strips, widest, size),
+            torch.arange(0, max(few, covers) * length * size, length * size),
+            strips.chunks,
+            strips.lines_in,
+            strips.lines_out,
+        ),
+        (
+            covers, batch, channels, units, taps, x[0, 0, 0].numel(), grad[0, 0, 0].numel(),
+            chunks, strips.columns, strips.room, strips.step, room, x.stride(0), blocks,
+            together, share, shares, ranges, widest, length, padded, few,
+        ),
+        work=weight.numel() * grad.numel() // (covers * units),
+    )  # fmt: skip
+    if grad_weight is not None:
+        total = grad_weight[0] if shares == 1 else grad_weight.sum(0)
+        grad_weight = total[:, :units].reshape(weight.shape)
+    return grad_x, grad_weight
+
+
+def _strips(x: Tensor, weight: Tensor, where: tuple[Sizes, Sizes, Sizes]) -> Strips:
+    wide = max(8 * width(x), FAR // (len(x) * min(LINES, weight.shape[1])))
+    sizes = tuple(x.shape[3:]), tuple(weight.shape[3:])
+    return strips_of(*sizes, *where, min(wide, COLUMNS), width(x))
+
+
+def _shifts(strips: Strips, channels: int, size: int) -> Tensor:
+    """Bytes from the first strip to each tap of each channel."""
+    first = torch.arange(channels).unsqueeze(1) * strips.room
+    return ((first + strips.taps) * size).flatten()
+
+
+@region
+def _forward(kind: Any) -> Callable[[Any], None]:
+    """A piece of work is a chunk of a sample."""
+
+    def body(given: Any) -> None:
+        edges = carray(pointer(given[2], 0), (given[3],))
+        x, weight, mixer, given_bias, result = given[4], given[5], given[6], given[7], given[8]
+        shifts, steps, lines_in, lines_out = given[10], given[11], given[13], given[14]
+        covers, batch, channels, units, taps = (
+            given[15], given[16], given[17], given[18], given[19],
+        )  # fmt: skip
+        inner, outer, chunks, columns, strip, step, room, to_cover = (
+            given[20], given[21], given[22], given[23], given[24], given[25], given[26], given[27],
+        )  # fmt: skip
+        chunk = carray(pointer(given[12], 0), (chunks, 5))
+        blocks = len(edges) - 1
+        bias = carray(pointer(given_bias, kind(0)), (covers, units))
+        size = itemsize(kind(0))
+        panel = 2 * BYTES // size
+        strips = given[9] + take(given, 0) * room * size
+        parts = strips + covers * channels * strip * size
+        sums = parts + blocks * covers * ROWS * panel * size
+        total = carray(pointer(sums, kind(0)), (ROWS, covers, columns))
+        tall = even(units, ROWS)
+        while True:
+            piece = take(given, 1)
+            b, c = piece // chunks, piece % chunks
+            if b >= batch:
+                break
+            lay(
+                kind(0), lines_in, chunk[c, 0], chunk[c, 1], step, 1, covers, channels,
+                x + b * channels * inner * size, 0, to_cover, inner,
+                strips, 0, channels * strip, strip, strip,
+            )  # fmt: skip
+            for first in range(0, units, tall):
+                rows = min(tall, units - first)
+                for p in range(0, chunk[c, 4], panel):
+                    wide = min(panel, chunk[c, 4] - p)
+                    for g in range(blocks):
+                        low, depth = edges[g] * taps, (edges[g + 1] - edges[g]) * taps
+                        for of in range(covers):
+                            at = low * covers * units + (of * units + first) * depth
+                            product_at(
+                                kind(0), rows, wide, depth, weight + at * size, depth, 1,
+                                strips + (of * channels * strip + p) * size, shifts + low * 8,
+                                parts + (g * covers + of) * ROWS * panel * size, panel, False,
+                            )  # fmt: skip
+                    for r in range(rows):
+                        for to in range(covers):
+                            shift = bias[to, first + r] if given_bias else kind(0)
+                            for n in range(wide):
+                                total[r, to, p + n] = shift
+                        product_at(
+                            kind(0), covers, wide, blocks * covers,
+                            mixer + (first + r) * covers * blocks * covers * size,
+                            blocks * covers, 1, parts + r * panel * size, steps,
+                            sums + (r * covers * columns + p) * size, columns, True,
+                        )  # fmt: skip
+                take_out(
+                    kind(0), lines_out, chunk[c, 2], chunk[c, 3], covers, rows,
+                    sums, columns, covers * columns,
+                    result + (b * units + first) * outer * size, batch * units * outer, outer,
+                )  # fmt: skip
+
+    return body
+
+
+@region
+def _backward(kind: Any) -> Callable[[Any], None]:
+    """A piece of work is a share of the samples and a range of the blocks, or parts of blocks.
+
+    For a few samples and units at a time the errors of all covers are mixed for one block,
+    E[α, r] = Σ_β Q̂[r,g,β,α] δ[r, β], and used for both gradients.
+    """
+
+    def body(given: Any) -> None:
+        parts = given[3] // 2
+        cuts = carray(pointer(given[2], 0), (2 * parts + 1,))
+        grad, x, weight, mixer, grad_x, grad_weight = (
+            given[4], given[5], given[6], given[7], given[8], given[9],
+        )  # fmt: skip
+        shifts, steps, lines_in, lines_out = given[11], given[12], given[14], given[15]
+        covers, batch, channels, units, taps = (
+            given[16], given[17], given[18], given[19], given[20],
+        )  # fmt: skip
+        inner, outer, chunks, columns, strip, step, room = (
+            given[21], given[22], given[23], given[24], given[25], given[26], given[27],
+        )  # fmt: skip
+        to_cover, blocks, together, share, shares, ranges = (
+            given[28], given[29], given[30], given[31], given[32], given[33],
+        )  # fmt: skip
+        widest, length, padded, few = given[34], given[35], given[36], given[37]
+        chunk = carray(pointer(given[13], 0), (chunks, 5))
+        size = itemsize(kind(0))
+        to_row = channels * taps  # of weights
+        to_strips = widest * strip  # of a cover
+        deltas = given[10] + take(given, 0) * room * size
+        errors = deltas + covers * few * length * size
+        strips = errors + covers * few * length * size
+        backs = strips + together * covers * to_strips * size
+        products = backs + together * covers * to_strips * size
+        clear(kind(0), errors, covers * few * length)  # beyond the last unit too
+        while True:
+            piece = take(given, 1)
+            s, span = piece // ranges, piece % ranges
+            if s >= shares:
+                break
+            own = grad_weight + s * covers * padded * to_row * size
+            last = min(batch, (s + 1) * share)
+            for chunk_of in range(s * share * chunks, last * chunks, together):
+                b, c = chunk_of // chunks, chunk_of % chunks
+                runs = min(together, last - b)
+                wide = chunk[c, 4]
+                reach = (runs - 1) * columns + wide
+                for begin in range(0, units, few):
+                    rows = min(few, units - begin)
+                    lay(
+                        kind(0), lines_out, chunk[c, 2], chunk[c, 3], 1, runs, covers, rows,
+                        grad + (b * units + begin) * outer * size,
+                        units * outer, batch * units * outer, outer,
+                        deltas, columns, length, covers * length, columns,
+                    )  # fmt: skip
+                    for part in range(span * parts // ranges, (span + 1) * parts // ranges):
+                        low, many = cuts[part], cuts[part + 1] - cuts[part]
+                        g, kernel = cuts[parts + 1 + part], many * taps
+                        for r in range(rows):
+                            product_at(
+                                kind(0), covers, reach, covers,
+                                mixer + ((begin + r) * blocks + g) * covers * covers * size,
+                                1, covers, deltas + r * covers * length * size, steps,
+                                errors + r * length * size, few * length, False,
+                            )  # fmt: skip
+                        if grad_weight:
+                            lay(
+                                kind(0), lines_in, chunk[c, 0], chunk[c, 1], step,
+                                runs, covers, many,
+                                x + (b * channels + low) * inner * size,
+                                channels * inner, to_cover, inner,
+                                strips, covers * to_strips, to_strips, strip, strip,
+                            )  # fmt: skip
+                            for of in range(covers):
+                                dots(
+                                    kind(0), rows, kernel, runs, wide,
+                                    errors + of * few * length * size, length, columns,
+                                    strips + of * to_strips * size, shifts, covers * to_strips,
+                                    own + ((of * padded + begin) * to_row + low * taps) * size,
+                                    to_row,
+                                )  # fmt: skip
+                        if grad_x:
+                            clear(kind(0), backs, runs * covers * to_strips)
+                            for of in range(covers):
+                                product_at(
+                                    kind(0), kernel, reach, rows,
+                                    weight + ((of * units + begin) * to_row + low * taps) * size,
+                                    1, to_row, errors + of * few * length * size, steps,
+                                    products, length, False,
+                                )  # fmt: skip
+                                for k in range(runs):
+                                    add_shifted(
+                                        kind(0), kernel, wide, shifts,
+                                        products + k * columns * size, length,
+                                        backs + (k * covers + of) * to_strips * size,
+                                    )  # fmt: skip
+                            add_out(
+                                kind(0), lines_in, chunk[c, 0], chunk[c, 1], step,
+                                runs, covers, many,
+                                backs, covers * to_strips, to_strips, strip,
+                                grad_x + (b * channels + low) * inner * size,
+                                channels * inner, batch * channels * inner, inner,
+                            )  # fmt: skip
+
+    return body
