@@ -51,10 +51,12 @@ class Geometry:
                 f"of {self.dilation}."
             )
 
-    def convolve(self, x: Tensor, weight: Tensor, groups: int) -> Tensor:
+    def convolve(
+        self, x: Tensor, weight: Tensor, groups: int, bias: Tensor | None = None
+    ) -> Tensor:
         space = len(self.stride)
         return torch.convolution(
-            x, weight, None, self.stride, self.padding, self.dilation, False, [0] * space, groups
+            x, weight, bias, self.stride, self.padding, self.dilation, False, [0] * space, groups
         )
 
     def backward(
@@ -88,9 +90,10 @@ def convolve(
 ) -> Tensor:
     """Inputs that differ between covers, shape (M, B, units, *space)."""
     if mixer is None or is_shared(mixer):
-        y = at.convolve(_side_by_side(x), weight.flatten(0, 1), len(x) * at.groups)
+        own = None if bias is None or mixer is not None else bias.flatten()
+        y = at.convolve(_side_by_side(x), weight.flatten(0, 1), len(x) * at.groups, own)
         y = y.unflatten(1, weight.shape[:2]).movedim(1, 0)
-        return _plus(y if mixer is None else mix_outputs(y, mixer), bias)
+        return y if mixer is None else _plus(mix_outputs(y, mixer), bias)
     kernel = weight[0, 0].numel()
     thin = kernel < THICK * mixer.shape[1]
     if thin and len(weight) * kernel <= NARROW and not _compiled(x, weight, mixer, at=at):
