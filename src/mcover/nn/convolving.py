@@ -174,7 +174,7 @@ class _MixConvolution(torch.autograd.Function):
             grad_bias = grads[0].sum((1, *range(3, x.ndim)))
         if once() and _compiled(grads[0], x, weight, mixer, at=at):
             grad_x, grad_weight = kernels.convolution_backward(
-                grads[0].contiguous(), _laid(x), weight.contiguous(), mixer,
+                _laid(grads[0]), _laid(x), weight.contiguous(), mixer,
                 _edges(weight, mixer), (at.stride, at.padding, at.dilation), need,
             )  # fmt: skip
             return grad_x, grad_weight, None, grad_bias, None
@@ -203,8 +203,8 @@ def _compiled(*tensors: Tensor, at: Geometry) -> bool:
 
 
 def _laid(x: Tensor) -> Tensor:
-    """Contiguous, but for covers of which all are the same one."""
-    return x if x[0].is_contiguous() and x.stride(0) in (0, x[0].numel()) else x.contiguous()
+    """With each sample of each cover in one piece, wherever it lies."""
+    return x if x[0, 0].is_contiguous() else x.contiguous()
 
 
 def _edges(weight: Tensor, mixer: Tensor) -> list[int]:

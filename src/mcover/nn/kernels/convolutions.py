@@ -51,8 +51,9 @@ def convolution_forward(
 ) -> Tensor:
     """Mixed messages (M, B, units, *space) of inputs (M, B, channels, *space).
 
-    All tensors are contiguous, but x may be expanded along its first axis.
-    Blocks of channels lie between ``edges``; ``where`` is stride, padding and dilation.
+    Each sample of each cover is contiguous, and so are weight and bias. Whether covers or samples
+    come first in the result's memory is as in that of x. Blocks of channels lie between ``edges``;
+    ``where`` is stride, padding and dilation.
     """
     covers, batch, channels = x.shape[:3]
     units, blocks = mixer.shape[:2]
@@ -60,7 +61,11 @@ def convolution_forward(
     panel = 2 * width(x)
     flat = weight.flatten(3)
     parts = [flat[:, :, low:high].reshape(-1) for low, high in pairwise(edges)]
-    result = x.new_empty(covers, batch, units, *strips.space)
+    shape = covers, batch, units, *strips.space
+    if 0 < x.stride(0) < x.stride(1):
+        result = x.new_empty(batch, covers, *shape[2:]).transpose(0, 1)
+    else:
+        result = x.new_empty(shape)
     size = x.element_size()
     room = covers * (channels * strips.room + ROWS * (blocks * panel + strips.columns))
     start(
@@ -82,7 +87,8 @@ def convolution_forward(
         (
             covers, batch, channels, units, flat.shape[3],
             x[0, 0, 0].numel(), result[0, 0, 0].numel(),
-            len(strips.chunks), strips.columns, strips.room, strips.step, room, x.stride(0),
+            len(strips.chunks), strips.columns, strips.room, strips.step, room,
+            *x.stride()[:2], *result.stride()[:2],
         ),
         work=weight.numel() * batch * result[0, 0, 0].numel(),
     )  # fmt: skip
@@ -117,7 +123,8 @@ def convolution_backward(
     shares = -(-batch // share)
     ranges = min(len(block_of), -(-SHARES // shares))
     padded = pad(units, 4)
-    grad_x = torch.zeros_like(x) if need[0] else None
+    grad_x = torch.empty_like(x) if need[0] else None
+    to_back = (0, 0) if grad_x is None else grad_x.stride()[:2]
     grad_weight = x.new_zeros(shares, covers, padded, channels * taps) if need[1] else None
     size = x.element_size()
     room = 2 * covers * (few * length + together * widest * strips.room) + widest * taps * length
@@ -140,8 +147,9 @@ def convolution_backward(
         ),
         (
             covers, batch, channels, units, taps, x[0, 0, 0].numel(), grad[0, 0, 0].numel(),
-            chunks, strips.columns, strips.room, strips.step, room, x.stride(0), blocks,
+            chunks, strips.columns, strips.room, strips.step, room, blocks,
             together, share, shares, ranges, widest, length, padded, few,
+            *grad.stride()[:2], *x.stride()[:2], *to_back,
         ),
         work=weight.numel() * grad.numel() // (covers * units),
     )  # fmt: skip
@@ -174,8 +182,11 @@ def _forward(kind: Any) -> Callable[[Any], None]:
         covers, batch, channels, units, taps = (
             given[15], given[16], given[17], given[18], given[19],
         )  # fmt: skip
-        inner, outer, chunks, columns, strip, step, room, to_cover = (
-            given[20], given[21], given[22], given[23], given[24], given[25], given[26], given[27],
+        inner, outer, chunks, columns, strip, step, room = (
+            given[20], given[21], given[22], given[23], given[24], given[25], given[26],
+        )  # fmt: skip
+        x_cover, x_sample, result_cover, result_sample = (
+            given[27], given[28], given[29], given[30],
         )  # fmt: skip
         chunk = carray(pointer(given[12], 0), (chunks, 5))
         blocks = len(edges) - 1
@@ -194,7 +205,7 @@ def _forward(kind: Any) -> Callable[[Any], None]:
                 break
             lay(
                 kind(0), lines_in, chunk[c, 0], chunk[c, 1], step, 1, covers, channels,
-                x + b * channels * inner * size, 0, to_cover, inner,
+                x + b * x_sample * size, 0, x_cover, inner,
                 strips, 0, channels * strip, strip, strip,
             )  # fmt: skip
             for first in range(0, units, tall):
@@ -224,7 +235,7 @@ def _forward(kind: Any) -> Callable[[Any], None]:
                 take_out(
                     kind(0), lines_out, chunk[c, 2], chunk[c, 3], covers, rows,
                     sums, columns, covers * columns,
-                    result + (b * units + first) * outer * size, batch * units * outer, outer,
+                    result + (b * result_sample + first * outer) * size, result_cover, outer,
                 )  # fmt: skip
 
     return body
@@ -251,10 +262,13 @@ def _backward(kind: Any) -> Callable[[Any], None]:
         inner, outer, chunks, columns, strip, step, room = (
             given[21], given[22], given[23], given[24], given[25], given[26], given[27],
         )  # fmt: skip
-        to_cover, blocks, together, share, shares, ranges = (
-            given[28], given[29], given[30], given[31], given[32], given[33],
+        blocks, together, share, shares, ranges, widest, length, padded, few = (
+            given[28], given[29], given[30], given[31], given[32], given[33], given[34], given[35],
+            given[36],
         )  # fmt: skip
-        widest, length, padded, few = given[34], given[35], given[36], given[37]
+        grad_cover, grad_sample, x_cover, x_sample, back_cover, back_sample = (
+            given[37], given[38], given[39], given[40], given[41], given[42],
+        )  # fmt: skip
         chunk = carray(pointer(given[13], 0), (chunks, 5))
         size = itemsize(kind(0))
         to_row = channels * taps  # of weights
@@ -277,15 +291,25 @@ def _backward(kind: Any) -> Callable[[Any], None]:
                 runs = min(together, last - b)
                 wide = chunk[c, 4]
                 reach = (runs - 1) * columns + wide
+                begin_part, end_part = span * parts // ranges, (span + 1) * parts // ranges
+                if grad_x and c == 0:
+                    for k in range(runs):
+                        for of in range(covers):
+                            clear(
+                                kind(0),
+                                grad_x + ((b + k) * back_sample + of * back_cover
+                                          + cuts[begin_part] * inner) * size,
+                                (cuts[end_part] - cuts[begin_part]) * inner,
+                            )  # fmt: skip
                 for begin in range(0, units, few):
                     rows = min(few, units - begin)
                     lay(
                         kind(0), lines_out, chunk[c, 2], chunk[c, 3], 1, runs, covers, rows,
-                        grad + (b * units + begin) * outer * size,
-                        units * outer, batch * units * outer, outer,
+                        grad + (b * grad_sample + begin * outer) * size,
+                        grad_sample, grad_cover, outer,
                         deltas, columns, length, covers * length, columns,
                     )  # fmt: skip
-                    for part in range(span * parts // ranges, (span + 1) * parts // ranges):
+                    for part in range(begin_part, end_part):
                         low, many = cuts[part], cuts[part + 1] - cuts[part]
                         g, kernel = cuts[parts + 1 + part], many * taps
                         for r in range(rows):
@@ -299,8 +323,8 @@ def _backward(kind: Any) -> Callable[[Any], None]:
                             lay(
                                 kind(0), lines_in, chunk[c, 0], chunk[c, 1], step,
                                 runs, covers, many,
-                                x + (b * channels + low) * inner * size,
-                                channels * inner, to_cover, inner,
+                                x + (b * x_sample + low * inner) * size,
+                                x_sample, x_cover, inner,
                                 strips, covers * to_strips, to_strips, strip, strip,
                             )  # fmt: skip
                             for of in range(covers):
@@ -330,8 +354,8 @@ def _backward(kind: Any) -> Callable[[Any], None]:
                                 kind(0), lines_in, chunk[c, 0], chunk[c, 1], step,
                                 runs, covers, many,
                                 backs, covers * to_strips, to_strips, strip,
-                                grad_x + (b * channels + low) * inner * size,
-                                channels * inner, batch * channels * inner, inner,
+                                grad_x + (b * back_sample + low * inner) * size,
+                                back_sample, back_cover, inner,
                             )  # fmt: skip
 
     return body
