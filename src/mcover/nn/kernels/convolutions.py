@@ -177,7 +177,7 @@ def _forward(kind: Any) -> Callable[[Any], None]:
 
     def body(given: Any) -> None:
         edges = carray(pointer(given[2], 0), (given[3],))
-        x, weight, mixer, given_bias, result = given[4], given[5], given[6], given[7], given[8]
+        x, weight, mixer, bias, result = given[4], given[5], given[6], given[7], given[8]
         shifts, steps, lines_in, lines_out = given[10], given[11], given[13], given[14]
         covers, batch, channels, units, taps = (
             given[15], given[16], given[17], given[18], given[19],
@@ -190,13 +190,11 @@ def _forward(kind: Any) -> Callable[[Any], None]:
         )  # fmt: skip
         chunk = carray(pointer(given[12], 0), (chunks, 5))
         blocks = len(edges) - 1
-        bias = carray(pointer(given_bias, kind(0)), (covers, units))
         size = itemsize(kind(0))
         panel = 2 * BYTES // size
         strips = given[9] + take(given, 0) * room * size
         parts = strips + covers * channels * strip * size
         sums = parts + blocks * covers * ROWS * panel * size
-        total = carray(pointer(sums, kind(0)), (ROWS, covers, columns))
         tall = even(units, ROWS)
         while True:
             piece = take(given, 1)
@@ -222,19 +220,15 @@ def _forward(kind: Any) -> Callable[[Any], None]:
                                 parts + (g * covers + of) * ROWS * panel * size, panel, False,
                             )  # fmt: skip
                     for r in range(rows):
-                        for to in range(covers):
-                            shift = bias[to, first + r] if given_bias else kind(0)
-                            for n in range(wide):
-                                total[r, to, p + n] = shift
                         product_at(
                             kind(0), covers, wide, blocks * covers,
                             mixer + (first + r) * covers * blocks * covers * size,
                             blocks * covers, 1, parts + r * panel * size, steps,
-                            sums + (r * covers * columns + p) * size, columns, True,
+                            sums + (r * covers * columns + p) * size, columns, False,
                         )  # fmt: skip
                 take_out(
                     kind(0), lines_out, chunk[c, 2], chunk[c, 3], covers, rows,
-                    sums, columns, covers * columns,
+                    bias + first * size if bias else 0, units, sums, columns, covers * columns,
                     result + (b * result_sample + first * outer) * size, result_cover, outer,
                 )  # fmt: skip
 

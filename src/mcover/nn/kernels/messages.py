@@ -255,5 +255,5 @@ def _product_to_edge(
         rest = carray(pointer(spare, like), (rows, width))
         for r in range(rows):
             for i in range(whole, columns):
-                before = into[r * c_row + i] if keep else like * 0
+                before = into[r * c_row + i] if keep else like - like
                 into[r * c_row + i] = before + rest[r, i - whole]

@@ -22,7 +22,7 @@ import torch
 from numba import carray, njit
 from torch import Tensor
 
-from mcover.nn.kernels.tiles import copy, itemsize, pad, pointer
+from mcover.nn.kernels.tiles import itemsize, pad, pointer
 
 Sizes = tuple[int, ...]
 
@@ -205,19 +205,25 @@ def add_out(
 
 @njit(cache=True)
 def take_out(
-    like: Any, lines: int, first: int, last: int, covers: int, rows: int,
+    like: Any, lines: int, first: int, last: int, covers: int, rows: int, bias: int, to_bias: int,
     of: int, of_cover: int, of_row: int, to: int, to_cover: int, to_row: int,
 ) -> None:  # fmt: skip
-    """Lines of strips to their places in the result."""
+    """Lines of strips to their places in the result, with the bias of each cover and row if any."""
     size = itemsize(like)
     line = carray(pointer(lines, 0), (last, 3))
     for row in range(rows):
         for cover in range(covers):
             strip = of + (cover * of_cover + row * of_row) * size
             channel = to + (cover * to_cover + row * to_row) * size
+            shift = like - like
+            if bias:
+                shift = carray(pointer(bias + cover * to_bias * size, like), (rows,))[row]
             for k in range(first, last):
-                into, start = channel + line[k, 1] * size, strip + line[k, 0] * size
-                copy(into, start, line[k, 2], like)
+                count = line[k, 2]
+                numbers = carray(pointer(strip + line[k, 0] * size, like), (count,))
+                into = carray(pointer(channel + line[k, 1] * size, like), (count,))
+                for n in range(count):
+                    into[n] = numbers[n] + shift
 
 
 @njit(cache=True)

@@ -39,7 +39,7 @@ def even(count: int, most: int) -> int:
     >>> even(32, 12)
     11
     """
-    return -(-count // -(-count // most))
+    return count if count <= most else -(-count // -(-count // most))
 
 
 @njit(cache=True)
@@ -352,25 +352,45 @@ def _one_dots(builder: Any, number: Any, size: int, taps: int, operands: Any) ->
                     term = builder.fmul(row, values, flags=("contract",))
                     before = builder.load(sums[i][t])
                     builder.store(builder.fadd(before, term, flags=("contract",)), sums[i][t])
-    for i in range(4):
-        for t in range(taps):
-            total = builder.load(sums[i][t])
-            width = vector.count
-            while width > 1:  # adds one half to the other
-                width //= 2
-                half = ir.VectorType(ir.IntType(32), width)
-                low, high = (
-                    builder.shuffle_vector(
-                        total,
-                        ir.Constant(total.type, ir.Undefined),
-                        ir.Constant(half, list(range(k * width, (k + 1) * width))),
-                    )
-                    for k in (0, 1)
-                )
-                total = builder.fadd(low, high)
-            last = builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
-            spot = at(builder.add(c, times(c_row, i)), ir.Constant(_INT, t * size), number)
-            builder.store(builder.fadd(builder.load(spot), last), spot)
+    every = [builder.load(total) for row in sums for total in row]
+    room = cgutils.alloca_once(builder, vector, size=-(-len(every) // vector.count))
+    for k, totals in enumerate(_added_up(builder, every, 16 // size)):
+        builder.store(totals, builder.gep(room, [ir.Constant(_INT, k)]), align=size)
+    totals = builder.bitcast(room, number.as_pointer())
+    for n in range(len(every)):
+        i, t = divmod(n, taps)
+        spot = at(builder.add(c, times(c_row, i)), ir.Constant(_INT, t * size), number)
+        last = builder.load(builder.gep(totals, [ir.Constant(_INT, n)]), align=size)
+        builder.store(builder.fadd(builder.load(spot, align=size), last), spot, align=size)
+
+
+def _added_up(builder: Any, vectors: list[Any], lane: int) -> list[Any]:
+    """The sums of vectors, as numbers of as few vectors; ``lane`` numbers shuffle without delay.
+
+    Two vectors become one that has the sums of neighbours of both, until neighbours are no more:
+    first numbers within a lane of 128 bits, then lanes.
+    """
+    width = vectors[0].type.count
+    none = ir.Constant(vectors[0].type, None)
+    neighbours = [(lane, 1)] * (lane.bit_length() - 1)
+    neighbours += [(width, lane)] * ((width // lane).bit_length() - 1)
+    for group, unit in neighbours:
+        halves = []
+        for odd in (0, 1):
+            order = [
+                which * width + start + k + n
+                for start in range(0, width, group)
+                for which in (0, 1)
+                for k in range(odd * unit, group, 2 * unit)
+                for n in range(unit)
+            ]
+            halves.append(ir.Constant(ir.VectorType(ir.IntType(32), width), order))
+        pairs = zip(vectors[::2], [*vectors[1::2], none], strict=False)
+        vectors = [
+            builder.fadd(*(builder.shuffle_vector(one, other, half) for half in halves))
+            for one, other in pairs
+        ]
+    return vectors
 
 
 def _one_tile(
