@@ -4,14 +4,16 @@
 another; (b) is M independent networks in one batched pass through ``torch.func``. A step is
 forward, loss, backward and SGD with momentum. Ratios below 1 mean that covers are faster. Memory is
 weights, momenta and mixers plus what a step adds to them at its peak, in bytes that torch
-allocated.
+allocated. Freed memory is kept by the process: whether it goes back to the system, and must be
+asked for again in every step, would otherwise depend on the order of allocations.
 
-    python bench/lift.py [--threads 2] [--seconds 6] [--only mlp|conv]
+    python bench/lift.py [--threads 2] [--seconds 6] [--only mlp|conv|residual]
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import math
 import os
 import statistics
@@ -45,6 +47,36 @@ def conv() -> nn.Sequential:
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(32 * 7 * 7, 10),
+    )  # fmt: skip
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norm, added to the input."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        stride = outputs // inputs
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList(norm(outputs) for _ in range(2))
+        self.around = nn.Identity()
+        if stride > 1:
+            self.around = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norms[0](self.first(x)))
+        return F.relu(self.norms[1](self.second(y)) + self.around(x))
+
+
+def norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, track_running_stats=False)  # (b) can keep no statistics
+
+
+def residual() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1, bias=False), norm(16), nn.ReLU(),
+        Residual(16, 16), Residual(16, 32), Residual(32, 64),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
     )  # fmt: skip
 
 
@@ -111,10 +143,13 @@ def peak_bytes(step: Step) -> int:
     return step.held() + peak
 
 
-def measure(title: str, make: Make, x: Tensor, y: Tensor, seconds: float) -> None:
+def measure(
+    title: str, make: Make, x: Tensor, y: Tensor, seconds: float, most: int = COVERS[-1]
+) -> None:
     """Prints the table of one network and the exponents of its growth with M."""
     lines, growth = [], {blocks: [] for blocks in BLOCKS}
-    for covers in COVERS:
+    counts = [covers for covers in COVERS if covers <= most]
+    for covers in counts:
         steps: dict[object, Step] = {"independent": independent(make, covers, x, y)}
         steps |= {blocks: covered(make, covers, blocks, x, y) for blocks in BLOCKS}
         one = plain(make, x, y)
@@ -133,27 +168,40 @@ def measure(title: str, make: Make, x: Tensor, y: Tensor, seconds: float) -> Non
     for blocks, times in growth.items():
         # From M = 5 on: a single cover does not mix at all.
         slope = statistics.linear_regression(
-            [math.log(covers) for covers in COVERS[1:]], [math.log(t) for t in times[1:]]
+            [math.log(covers) for covers in counts[1:]], [math.log(t) for t in times[1:]]
         ).slope
-        print(f"G = {blocks}: time grows as M^{slope:.2f} from M = {COVERS[1]} to {COVERS[-1]}")
+        print(f"G = {blocks}: time grows as M^{slope:.2f} from M = {counts[1]} to {counts[-1]}")
+
+
+def keep_freed_memory() -> None:
+    """Where the C library is GNU's: no return of memory to the system, and none from outside."""
+    tune = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tune is not None:
+        trim_threshold, mmap_max = -1, -4
+        tune(trim_threshold, 2**31 - 1)
+        tune(mmap_max, 0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=6.0, help="for each row of four")
-    parser.add_argument("--only", choices=["mlp", "conv"])
+    parser.add_argument("--seconds", type=float, default=6.0, help="for each number of covers")
+    parser.add_argument("--only", choices=["mlp", "conv", "residual"])
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, {given.threads} threads, load {os.getloadavg()[0]:.1f}")
     y = torch.randint(0, 10, (256,))
-    if given.only != "conv":
+    keep_freed_memory()
+    if given.only in (None, "mlp"):
         title = "MLP 784-512-512-10, batch 256"
         measure(title, mlp, torch.randn(256, 784), y, given.seconds)
-    if given.only != "mlp":
+    if given.only in (None, "conv"):
         title = "conv net 16-32 channels on 28 x 28, batch 64"
         measure(title, conv, torch.randn(64, 1, 28, 28), y[:64], given.seconds)
+    if given.only in (None, "residual"):
+        title = "residual net 16-32-64 channels with batch norm on 32 x 32, batch 64"
+        measure(title, residual, torch.randn(64, 3, 32, 32), y[:64], given.seconds, most=10)
 
 
 if __name__ == "__main__":
