@@ -82,6 +82,8 @@ CASES = {
     "a kernel in parts": Case(2, 2, 40, 6, 1, (5, 5), (3, 3), padding=1),
     "more covers than a tile has rows": Case(14, 2, 3, 5, 3, (6, 6), (3, 3), padding=1),
     "groups": Case(3, 2, 6, 4, 2, (5, 4), (2, 2), (2, 1), (1, 0), (1, 2), groups=2),
+    "wide groups": Case(3, 17, 12, 10, 4, (7, 7), (3, 3), padding=1, groups=2),
+    "a group for each channel": Case(4, 3, 6, 12, 1, (9, 9), (3, 3), padding=1, groups=6),
 }
 
 

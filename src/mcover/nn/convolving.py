@@ -75,7 +75,7 @@ def convolve_common(
 ) -> Tensor:
     """One input (B, channels, *space) for all covers: one convolution with mixed weights."""
     covers, units = weight.shape[:2]
-    if mixer is not None and not is_shared(mixer) and _compiled(x, weight, mixer, at=at):
+    if mixer is not None and not is_shared(mixer) and kernels.fits(x, weight, mixer):
         return _mix(x.expand(covers, *x.shape), weight, mixer, bias, at)
     effective = weight if mixer is None else mix_weights(weight, mixer)
     # Groups come first among output channels, so that one grouped call serves all covers.
@@ -96,7 +96,7 @@ def convolve(
         return y if mixer is None else _plus(mix_outputs(y, mixer), bias)
     kernel = weight[0, 0].numel()
     thin = kernel < THICK * mixer.shape[1]
-    if thin and len(weight) * kernel <= NARROW and not _compiled(x, weight, mixer, at=at):
+    if thin and len(weight) * kernel <= NARROW and not kernels.fits(x, weight, mixer):
         return _plus(_convolve_pairs(x, weight, mixer, at), bias)
     return _mix(x, weight, mixer, bias, at)
 
@@ -143,10 +143,10 @@ class _MixConvolution(torch.autograd.Function):
         ctx.save_for_backward(x, weight, mixer)
         ctx.at = at
         covers, units = weight.shape[:2]
-        if _compiled(x, weight, mixer, at=at):
+        if kernels.fits(x, weight, mixer):
             return kernels.convolution_forward(
                 _laid(x), weight.contiguous(), mixer, None if bias is None else bias.contiguous(),
-                _edges(weight, mixer), (at.stride, at.padding, at.dilation),
+                _edges(weight, mixer), (at.stride, at.padding, at.dilation), at.groups,
             )  # fmt: skip
         parts = []
         for few in x.split(_samples(x, units), 1):
@@ -172,10 +172,10 @@ class _MixConvolution(torch.autograd.Function):
         grad_bias = None
         if ctx.needs_input_grad[3]:
             grad_bias = grads[0].sum((1, *range(3, x.ndim)))
-        if once() and _compiled(grads[0], x, weight, mixer, at=at):
+        if once() and kernels.fits(grads[0], x, weight, mixer):
             grad_x, grad_weight = kernels.convolution_backward(
                 _laid(grads[0]), _laid(x), weight.contiguous(), mixer,
-                _edges(weight, mixer), (at.stride, at.padding, at.dilation), need,
+                _edges(weight, mixer), (at.stride, at.padding, at.dilation), at.groups, need,
             )  # fmt: skip
             return grad_x, grad_weight, None, grad_bias, None
         size = _samples(x, units)
@@ -196,10 +196,6 @@ class _MixConvolution(torch.autograd.Function):
                 if grad_weight is not None:
                     grad_weight[:, :, span] += to_weight.view(part.shape)
         return grad_x, grad_weight, None, grad_bias, None
-
-
-def _compiled(*tensors: Tensor, at: Geometry) -> bool:
-    return at.groups == 1 and kernels.fits(*tensors)
 
 
 def _laid(x: Tensor) -> Tensor:

@@ -48,20 +48,21 @@ def convolution_forward(
     bias: Tensor | None,
     edges: Sequence[int],
     where: tuple[Sizes, Sizes, Sizes],
+    groups: int,
 ) -> Tensor:
     """Mixed messages (M, B, units, *space) of inputs (M, B, channels, *space).
 
     Each sample of each cover is contiguous, and so are weight and bias. Whether covers or samples
-    come first in the result's memory is as in that of x. Blocks of channels lie between ``edges``;
-    ``where`` is stride, padding and dilation.
+    come first in the result's memory is as in that of x. Blocks of a group's channels lie between
+    ``edges``; ``where`` is stride, padding and dilation.
     """
-    covers, batch, channels = x.shape[:3]
-    units, blocks = mixer.shape[:2]
+    covers, batch = x.shape[:2]
+    channels, units, blocks = weight.shape[2], len(mixer) // groups, mixer.shape[1]
     strips = _strips(x, weight, where)
     panel = 2 * width(x)
     flat = weight.flatten(3)
     parts = [flat[:, :, low:high].reshape(-1) for low, high in pairwise(edges)]
-    shape = covers, batch, units, *strips.space
+    shape = covers, batch, len(mixer), *strips.space
     if 0 < x.stride(0) < x.stride(1):
         result = x.new_empty(batch, covers, *shape[2:]).transpose(0, 1)
     else:
@@ -88,7 +89,7 @@ def convolution_forward(
             covers, batch, channels, units, flat.shape[3],
             x[0, 0, 0].numel(), result[0, 0, 0].numel(),
             len(strips.chunks), strips.columns, strips.room, strips.step, room,
-            *x.stride()[:2], *result.stride()[:2],
+            *x.stride()[:2], *result.stride()[:2], groups,
         ),
         work=weight.numel() * batch * result[0, 0, 0].numel(),
     )  # fmt: skip
@@ -102,30 +103,32 @@ def convolution_backward(
     mixer: Tensor,
     edges: Sequence[int],
     where: tuple[Sizes, Sizes, Sizes],
+    groups: int,
     need: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of x and weight, as needed; tensors as forward."""
-    covers, batch, channels = x.shape[:3]
-    units, blocks = mixer.shape[:2]
+    covers, batch = x.shape[:2]
+    channels, units, blocks = weight.shape[2], len(mixer) // groups, mixer.shape[1]
     strips = _strips(x, weight, where)
     taps = weight[0, 0, 0].numel()
     chunks = len(strips.chunks)
     together = 1 if chunks > 1 else max(1, min(batch, COLUMNS // strips.columns))
     # A row has a vector to spare: rows a power of two apart would collide in the cache.
     length = together * strips.columns + width(x)
-    groups = -(-units // max(LINES, FAR // (covers * length)))
-    few = pad(-(-units // groups), 4)
+    few = pad(even(units, max(LINES, FAR // (covers * length))), 4)
     cuts, block_of = parts_of(edges, max(1, WIDE // taps))
     widest = max(high - low for low, high in pairwise(cuts))
     # Shares do not depend on how many threads there are: the sums are the same on any number.
     shares = max(1, min(SHARES, -(-batch // together), ROOM // weight.numel()))
     share = pad(-(-batch // shares), together)
     shares = -(-batch // share)
-    ranges = min(len(block_of), -(-SHARES // shares))
+    ranges = min(len(block_of), -(-SHARES // (shares * groups)))
     padded = pad(units, 4)
     grad_x = torch.empty_like(x) if need[0] else None
     to_back = (0, 0) if grad_x is None else grad_x.stride()[:2]
-    grad_weight = x.new_zeros(shares, covers, padded, channels * taps) if need[1] else None
+    # Rows are written by fours, of each group to its own.
+    of_shares = shares, covers, groups, padded, channels * taps
+    grad_weight = x.new_zeros(of_shares) if need[1] else None
     size = x.element_size()
     room = 2 * covers * (few * length + together * widest * strips.room) + widest * taps * length
     start(
@@ -149,13 +152,13 @@ def convolution_backward(
             covers, batch, channels, units, taps, x[0, 0, 0].numel(), grad[0, 0, 0].numel(),
             chunks, strips.columns, strips.room, strips.step, room, blocks,
             together, share, shares, ranges, widest, length, padded, few,
-            *grad.stride()[:2], *x.stride()[:2], *to_back,
+            *grad.stride()[:2], *x.stride()[:2], *to_back, groups,
         ),
-        work=weight.numel() * grad.numel() // (covers * units),
+        work=weight.numel() * batch * grad[0, 0, 0].numel(),
     )  # fmt: skip
     if grad_weight is not None:
         total = grad_weight[0] if shares == 1 else grad_weight.sum(0)
-        grad_weight = total[:, :units].reshape(weight.shape)
+        grad_weight = total[:, :, :units].reshape(weight.shape)
     return grad_x, grad_weight
 
 
@@ -173,7 +176,7 @@ def _shifts(strips: Strips, channels: int, size: int) -> Tensor:
 
 @region
 def _forward(kind: Any) -> Callable[[Any], None]:
-    """A piece of work is a chunk of a sample."""
+    """A piece of work is a chunk of a sample, for one group."""
 
     def body(given: Any) -> None:
         edges = carray(pointer(given[2], 0), (given[3],))
@@ -185,9 +188,10 @@ def _forward(kind: Any) -> Callable[[Any], None]:
         inner, outer, chunks, columns, strip, step, room = (
             given[20], given[21], given[22], given[23], given[24], given[25], given[26],
         )  # fmt: skip
-        x_cover, x_sample, result_cover, result_sample = (
-            given[27], given[28], given[29], given[30],
+        x_cover, x_sample, result_cover, result_sample, groups = (
+            given[27], given[28], given[29], given[30], given[31],
         )  # fmt: skip
+        every = units * groups
         chunk = carray(pointer(given[12], 0), (chunks, 5))
         blocks = len(edges) - 1
         size = itemsize(kind(0))
@@ -198,22 +202,22 @@ def _forward(kind: Any) -> Callable[[Any], None]:
         tall = even(units, ROWS)
         while True:
             piece = take(given, 1)
-            b, c = piece // chunks, piece % chunks
+            group, b, c = piece % groups, piece // groups // chunks, piece // groups % chunks
             if b >= batch:
                 break
             lay(
                 kind(0), lines_in, chunk[c, 0], chunk[c, 1], step, 1, covers, channels,
-                x + b * x_sample * size, 0, x_cover, inner,
+                x + (b * x_sample + group * channels * inner) * size, 0, x_cover, inner,
                 strips, 0, channels * strip, strip, strip,
             )  # fmt: skip
-            for first in range(0, units, tall):
-                rows = min(tall, units - first)
+            for first in range(group * units, (group + 1) * units, tall):
+                rows = min(tall, (group + 1) * units - first)
                 for p in range(0, chunk[c, 4], panel):
                     wide = min(panel, chunk[c, 4] - p)
                     for g in range(blocks):
                         low, depth = edges[g] * taps, (edges[g + 1] - edges[g]) * taps
                         for of in range(covers):
-                            at = low * covers * units + (of * units + first) * depth
+                            at = low * covers * every + (of * every + first) * depth
                             product_at(
                                 kind(0), rows, wide, depth, weight + at * size, depth, 1,
                                 strips + (of * channels * strip + p) * size, shifts + low * 8,
@@ -228,7 +232,7 @@ def _forward(kind: Any) -> Callable[[Any], None]:
                         )  # fmt: skip
                 take_out(
                     kind(0), lines_out, chunk[c, 2], chunk[c, 3], covers, rows,
-                    bias + first * size if bias else 0, units, sums, columns, covers * columns,
+                    bias + first * size if bias else 0, every, sums, columns, covers * columns,
                     result + (b * result_sample + first * outer) * size, result_cover, outer,
                 )  # fmt: skip
 
@@ -237,7 +241,7 @@ def _forward(kind: Any) -> Callable[[Any], None]:
 
 @region
 def _backward(kind: Any) -> Callable[[Any], None]:
-    """A piece of work is a share of the samples and a range of the blocks, or parts of blocks.
+    """A piece of work is a share of the samples, a group, and a range of its blocks or their parts.
 
     For a few samples and units at a time the errors of all covers are mixed for one block,
     E[α, r] = Σ_β Q̂[r,g,β,α] δ[r, β], and used for both gradients.
@@ -260,8 +264,8 @@ def _backward(kind: Any) -> Callable[[Any], None]:
             given[28], given[29], given[30], given[31], given[32], given[33], given[34], given[35],
             given[36],
         )  # fmt: skip
-        grad_cover, grad_sample, x_cover, x_sample, back_cover, back_sample = (
-            given[37], given[38], given[39], given[40], given[41], given[42],
+        grad_cover, grad_sample, x_cover, x_sample, back_cover, back_sample, groups = (
+            given[37], given[38], given[39], given[40], given[41], given[42], given[43],
         )  # fmt: skip
         chunk = carray(pointer(given[13], 0), (chunks, 5))
         size = itemsize(kind(0))
@@ -275,31 +279,31 @@ def _backward(kind: Any) -> Callable[[Any], None]:
         clear(kind(0), errors, covers * few * length)  # beyond the last unit too
         while True:
             piece = take(given, 1)
-            s, span = piece // ranges, piece % ranges
+            span, group, s = piece % ranges, piece // ranges % groups, piece // ranges // groups
             if s >= shares:
                 break
-            own = grad_weight + s * covers * padded * to_row * size
+            begin_part, end_part = span * parts // ranges, (span + 1) * parts // ranges
+            unit, channel = group * units, group * channels  # the first ones
             last = min(batch, (s + 1) * share)
             for chunk_of in range(s * share * chunks, last * chunks, together):
                 b, c = chunk_of // chunks, chunk_of % chunks
                 runs = min(together, last - b)
                 wide = chunk[c, 4]
                 reach = (runs - 1) * columns + wide
-                begin_part, end_part = span * parts // ranges, (span + 1) * parts // ranges
                 if grad_x and c == 0:
                     for k in range(runs):
                         for of in range(covers):
                             clear(
                                 kind(0),
                                 grad_x + ((b + k) * back_sample + of * back_cover
-                                          + cuts[begin_part] * inner) * size,
+                                          + (channel + cuts[begin_part]) * inner) * size,
                                 (cuts[end_part] - cuts[begin_part]) * inner,
                             )  # fmt: skip
                 for begin in range(0, units, few):
                     rows = min(few, units - begin)
                     lay(
                         kind(0), lines_out, chunk[c, 2], chunk[c, 3], 1, runs, covers, rows,
-                        grad + (b * grad_sample + begin * outer) * size,
+                        grad + (b * grad_sample + (unit + begin) * outer) * size,
                         grad_sample, grad_cover, outer,
                         deltas, columns, length, covers * length, columns,
                     )  # fmt: skip
@@ -309,7 +313,7 @@ def _backward(kind: Any) -> Callable[[Any], None]:
                         for r in range(rows):
                             product_at(
                                 kind(0), covers, reach, covers,
-                                mixer + ((begin + r) * blocks + g) * covers * covers * size,
+                                mixer + ((unit + begin + r) * blocks + g) * covers * covers * size,
                                 1, covers, deltas + r * covers * length * size, steps,
                                 errors + r * length * size, few * length, False,
                             )  # fmt: skip
@@ -317,24 +321,25 @@ def _backward(kind: Any) -> Callable[[Any], None]:
                             lay(
                                 kind(0), lines_in, chunk[c, 0], chunk[c, 1], step,
                                 runs, covers, many,
-                                x + (b * x_sample + low * inner) * size,
+                                x + (b * x_sample + (channel + low) * inner) * size,
                                 x_sample, x_cover, inner,
                                 strips, covers * to_strips, to_strips, strip, strip,
                             )  # fmt: skip
                             for of in range(covers):
+                                row = ((s * covers + of) * groups + group) * padded + begin
                                 dots(
                                     kind(0), rows, kernel, runs, wide,
                                     errors + of * few * length * size, length, columns,
                                     strips + of * to_strips * size, shifts, covers * to_strips,
-                                    own + ((of * padded + begin) * to_row + low * taps) * size,
-                                    to_row,
+                                    grad_weight + (row * to_row + low * taps) * size, to_row,
                                 )  # fmt: skip
                         if grad_x:
                             clear(kind(0), backs, runs * covers * to_strips)
                             for of in range(covers):
+                                row = of * units * groups + unit + begin
                                 product_at(
                                     kind(0), kernel, reach, rows,
-                                    weight + ((of * units + begin) * to_row + low * taps) * size,
+                                    weight + (row * to_row + low * taps) * size,
                                     1, to_row, errors + of * few * length * size, steps,
                                     products, length, False,
                                 )  # fmt: skip
@@ -348,7 +353,7 @@ def _backward(kind: Any) -> Callable[[Any], None]:
                                 kind(0), lines_in, chunk[c, 0], chunk[c, 1], step,
                                 runs, covers, many,
                                 backs, covers * to_strips, to_strips, strip,
-                                grad_x + (b * back_sample + low * inner) * size,
+                                grad_x + (b * back_sample + (channel + low) * inner) * size,
                                 back_sample, back_cover, inner,
                             )  # fmt: skip
 
