@@ -51,12 +51,10 @@ class Geometry:
                 f"of {self.dilation}."
             )
 
-    def convolve(
-        self, x: Tensor, weight: Tensor, groups: int, bias: Tensor | None = None
-    ) -> Tensor:
+    def convolve(self, x: Tensor, weight: Tensor, groups: int) -> Tensor:
         space = len(self.stride)
         return torch.convolution(
-            x, weight, bias, self.stride, self.padding, self.dilation, False, [0] * space, groups
+            x, weight, None, self.stride, self.padding, self.dilation, False, [0] * space, groups
         )
 
     def backward(
@@ -71,29 +69,25 @@ class Geometry:
 
 
 def convolve_common(
-    x: Tensor, weight: Tensor, mixer: Tensor | None, bias: Tensor | None, at: Geometry
+    x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry
 ) -> Tensor:
     """One input (B, channels, *space) for all covers: one convolution with mixed weights."""
     covers, units = weight.shape[:2]
-    if mixer is not None and not is_shared(mixer) and kernels.fits(x, weight, mixer):
+    if not is_shared(mixer) and kernels.fits(x, weight, mixer):
         return _mix(x.expand(covers, *x.shape), weight, mixer, bias, at)
-    effective = weight if mixer is None else mix_weights(weight, mixer)
     # Groups come first among output channels, so that one grouped call serves all covers.
-    grouped = effective.unflatten(1, (at.groups, -1)).transpose(0, 1)
+    grouped = mix_weights(weight, mixer).unflatten(1, (at.groups, -1)).transpose(0, 1)
     y = at.convolve(x, grouped.flatten(0, 2), at.groups)
     y = y.unflatten(1, (at.groups, covers, units // at.groups))
     return _plus(y.movedim(2, 0).flatten(2, 3), bias)
 
 
-def convolve(
-    x: Tensor, weight: Tensor, mixer: Tensor | None, bias: Tensor | None, at: Geometry
-) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry) -> Tensor:
     """Inputs that differ between covers, shape (M, B, units, *space)."""
-    if mixer is None or is_shared(mixer):
-        own = None if bias is None or mixer is not None else bias.flatten()
-        y = at.convolve(_side_by_side(x), weight.flatten(0, 1), len(x) * at.groups, own)
+    if is_shared(mixer):
+        y = at.convolve(_side_by_side(x), weight.flatten(0, 1), len(x) * at.groups)
         y = y.unflatten(1, weight.shape[:2]).movedim(1, 0)
-        return y if mixer is None else _plus(mix_outputs(y, mixer), bias)
+        return _plus(mix_outputs(y, mixer), bias)
     kernel = weight[0, 0].numel()
     thin = kernel < THICK * mixer.shape[1]
     if thin and len(weight) * kernel <= NARROW and not kernels.fits(x, weight, mixer):

@@ -35,6 +35,9 @@ def embedding(layer: Any, ids: Tensor) -> Tensor:
 
 
 def convolution(layer: Any, x: Tensor) -> Tensor:
+    if layer.mixer is None:
+        y: Tensor = layer.base_class.forward(layer, x)
+        return y
     space = len(layer.kernel_size)
     single = x.ndim == space + 1
     if single:
@@ -52,7 +55,7 @@ def convolution(layer: Any, x: Tensor) -> Tensor:
 
     x, weight, mixer = autocast(x, layer.weight, layer.mixer)
     bias = None if layer.bias is None else layer.bias.to(weight.dtype)
-    y: Tensor = across(rule, x, weight, mixer, bias)
+    y = across(rule, x, weight, mixer, bias)
     return y.squeeze(0) if single else y
 
 
