@@ -126,7 +126,8 @@ WAYS = ["compiled", "compiled, small pieces", "pairs", "blocks"]
 @pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
     if request.param in ("pairs", "blocks"):
-        monkeypatch.setattr(kernels, "fits", lambda *tensors: False)
+        for name in ("fits", "takes"):
+            monkeypatch.setattr(kernels, name, lambda *tensors: False)
         monkeypatch.setattr(convolving, "NARROW", 10**9 if request.param == "pairs" else 0)
         monkeypatch.setattr(convolving, "THICK", 10**9)
         monkeypatch.setattr(convolving, "CACHE", 1)

@@ -147,6 +147,13 @@ def test_the_report_counts_cost_and_memory():
     assert streams.cost == pytest.approx(2 * covered.report().cost)
 
 
+def test_the_report_counts_convolutions_as_they_are_computed():
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 6, 1))
+    report = lift(model, 5, RING, blocks=4, seed=0).report(torch.zeros(2, 4, 7, 7))
+    products, mixing = 4 * 9 * 8 + 8 * 6, 5 * 4 * (8 + 6)
+    assert report.cost == pytest.approx(5 * (products + mixing) / products)
+
+
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("kind", **NAMES)
 def test_states_files_and_copies_go_on_where_the_model_was(kind, routing, tmp_path):

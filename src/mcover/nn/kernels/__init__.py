@@ -8,7 +8,7 @@ cache, and all of a layer is one call, spread over torch's threads.
 from mcover.nn.kernels.common import common_backward, common_forward
 from mcover.nn.kernels.convolutions import convolution_backward, convolution_forward
 from mcover.nn.kernels.messages import message_backward, message_forward
-from mcover.nn.kernels.regions import fits
+from mcover.nn.kernels.regions import fits, takes
 from mcover.nn.kernels.weights import mix_rows
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "message_backward",
     "message_forward",
     "mix_rows",
+    "takes",
 ]

@@ -24,12 +24,19 @@ ALONE = 2**18  # products that one thread makes sooner than a second one starts
 
 
 def fits(*tensors: Tensor) -> bool:
-    """Whether the kernels take these tensors, and nobody watches torch's own calls.
+    """Whether the kernels take these tensors now: nobody watches torch's own calls.
 
-    Modes that count operations or trace without data would not see the kernels. Nothing is to be
-    done for empty tensors, which torch knows how to do.
+    Modes that count operations or trace without data would not see the kernels.
     """
-    return _get_current_dispatch_mode() is None and all(
+    return _get_current_dispatch_mode() is None and takes(*tensors)
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Whether there are kernels for tensors like these.
+
+    Nothing is to be done for empty tensors, which torch knows how to do.
+    """
+    return all(
         t.device.type == "cpu" and t.dtype == tensors[0].dtype and t.dtype in _KINDS and t.numel()
         for t in tensors
     )
