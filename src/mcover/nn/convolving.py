@@ -3,9 +3,9 @@
 Shapes: x (M, B, channels, *space), weight (M, units, channels / groups, *kernel). Blocks divide the
 channels that one output channel sees, so that grouped and depthwise convolutions mix too.
 
-On a processor :mod:`mcover.nn.kernels` does it. In torch's own calls a convolution of each block
-does no more arithmetic than it must, but thin ones are slow; there one convolution of all pairs of
-covers wins while covers are few.
+On a processor :mod:`mcover.nn.kernels` does it, or torch does the same convolution by convolution
+where a mode counts operations. Elsewhere convolutions of thin blocks are slow, and one of all pairs
+of covers wins while covers are few.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def convolve_common(
 ) -> Tensor:
     """One input (B, channels, *space) for all covers: one convolution with mixed weights."""
     covers, units = weight.shape[:2]
-    if not is_shared(mixer) and _as_kernels(x, weight, mixer):
+    if not is_shared(mixer) and kernels.takes(x, weight, mixer):
         return _mix(x.expand(covers, *x.shape), weight, mixer, bias, at)
     # Groups come first among output channels, so that one grouped call serves all covers.
     grouped = mix_weights(weight, mixer).unflatten(1, (at.groups, -1)).transpose(0, 1)
@@ -90,7 +90,7 @@ def convolve(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: 
         return _plus(mix_outputs(y, mixer), bias)
     kernel = weight[0, 0].numel()
     thin = kernel < THICK * mixer.shape[1]
-    if thin and len(weight) * kernel <= NARROW and not _as_kernels(x, weight, mixer):
+    if thin and len(weight) * kernel <= NARROW and not kernels.takes(x, weight, mixer):
         return _plus(_convolve_pairs(x, weight, mixer, at), bias)
     return _mix(x, weight, mixer, bias, at)
 
@@ -190,11 +190,6 @@ class _MixConvolution(torch.autograd.Function):
                 if grad_weight is not None:
                     grad_weight[:, :, span] += to_weight.view(part.shape)
         return grad_x, grad_weight, None, grad_bias, None
-
-
-def _as_kernels(*tensors: Tensor) -> bool:
-    """Whether to do what the kernels do, be it in torch's calls, for modes that count."""
-    return kernels.takes(*tensors) and not torch.compiler.is_compiling()
 
 
 def _laid(x: Tensor) -> Tensor:

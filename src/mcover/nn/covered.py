@@ -235,6 +235,7 @@ class Covered(Covers):
 _Pass = Callable[[dict[str, Tensor], list[Tensor]], list[Tensor]]
 
 
+@torch.compiler.disable  # it cannot follow covers out of vmap and back, but would try in each layer
 def _of_all(one_cover: _Pass, stacks: dict[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
     """All covers as one."""
     with alone(False), _kernels_that_batch():
