@@ -131,9 +131,13 @@ def test_one_routed_cover_is_the_plain_model():
     assert replace(alone, seconds=0.0) == replace(plain, seconds=0.0)
 
 
-def test_trials_of_networks_run_too():
+@pytest.mark.parametrize(
+    "options", [{}, {"model": "conv"}, {"model": "conv", "routing": "messages"}]
+)
+def test_trials_of_networks_run_too(options):
     how = Training(3, 64, method="mcover")
-    found = run_trial(Experiment(how, model="small-mlp", images=300, covers=3), seed=0)
+    one = Experiment(how, **{"model": "small-mlp", "images": 300, "covers": 3} | options)
+    found = run_trial(one, seed=0)
     assert found.error < 0.5
     assert found.train_error < 0.5
     assert found.loss > 0

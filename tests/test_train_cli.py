@@ -44,6 +44,7 @@ def train(words, folder):
         "--method elastic --covers 3 --period 2",
         "--covers 3 --routing messages --streams 2 --blocks 4",
         "--covers 3 --routing messages --mixer exact",
+        "--model conv --covers 3 --routing messages --dropout 0.2",
         "--covers 3 --routing weights --bank 4 --destinations 2 --granularity unit",
     ],
 )

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from mcover import data, models
 from mcover.errors import McoverError
-from mcover.models import Mlp
+from mcover.models import Conv, Mlp
 from mcover.training import loop
 from mcover.training.loop import fit
 from mcover.training.settings import Training
@@ -238,8 +238,17 @@ def test_a_network_is_drawn_by_its_seed_alone():
     assert not torch.equal(one[1].weight, other[1].weight)
 
 
-def test_a_network_comes_back_from_disk(tmp_path):
-    kind = Mlp((64, 8, 10), dropout=0.3)
+def test_convolutions_halve_the_image_and_end_in_classes():
+    model = Conv((9, 8), channels=(4, 6), classes=3, dropout=0.2).build(seed=0)
+    assert model(torch.ones(5, 9, 8)).shape == (5, 3)
+    kinds = [type(layer).__name__ for layer in model]
+    part = ["Conv2d", "ReLU", "MaxPool2d"]
+    assert kinds == ["Unflatten", *part, *part, "Flatten", "Dropout", "Linear"]
+    assert model[-1].in_features == 6 * 2 * 2
+
+
+@pytest.mark.parametrize("kind", [Mlp((64, 8, 10), dropout=0.3), Conv((8, 8), (3, 5), dropout=0.3)])
+def test_a_network_comes_back_from_disk(tmp_path, kind):
     model = kind.build(seed=0).eval()
     paths = models.save(model, kind, tmp_path / "new" / "net", note="kept")
     assert [path.name for path in paths] == ["net.safetensors", "net.json"]
@@ -247,7 +256,7 @@ def test_a_network_comes_back_from_disk(tmp_path):
     x = torch.ones(2, 8, 8)
     assert torch.equal(back(x), model(x))
     assert not back.training
-    paths[1].write_text('{"model": {"sizes": [64, 9, 10], "dropout": 0.0}}')
+    paths[1].write_text('{"model": {"kind": "mlp", "sizes": [64, 9, 10], "dropout": 0.0}}')
     with pytest.raises(McoverError, match="cannot read a model"):
         models.load(tmp_path / "new" / "net")
     with pytest.raises(McoverError, match="without its ending"):
@@ -258,3 +267,12 @@ def test_a_network_comes_back_from_disk(tmp_path):
 def test_networks_that_cannot_be_are_refused(sizes, dropout):
     with pytest.raises(McoverError, match="write"):
         Mlp(sizes, dropout)
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "dropout"),
+    [((8, 8), (), 0.0), ((8, 8), (4, 0), 0.0), ((8, 3), (4, 4), 0.0), ((8, 8), (4,), -0.1)],
+)
+def test_convolutions_that_cannot_be_are_refused(size, channels, dropout):
+    with pytest.raises(McoverError, match="write"):
+        Conv(size, channels, dropout=dropout)

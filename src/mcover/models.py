@@ -42,8 +42,10 @@ class Mlp:
                 f"Mlp sizes are {self.sizes}; write inputs, hidden layers and classes, e.g. "
                 "(784, 512, 512, 10)."
             )
-        if not 0 <= self.dropout < 1:
-            raise McoverError(f"dropout is {self.dropout}; write a share from 0 to below 1.")
+        _check_dropout(self.dropout)
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self.sizes))
 
     def build(self, seed: Seed) -> nn.Sequential:
         """A new network whose weights are drawn by the seed alone."""
@@ -55,6 +57,56 @@ class Mlp:
                     if self.dropout:
                         layers.append(nn.Dropout(self.dropout))
                 layers.append(nn.Linear(inputs, outputs))
+        return nn.Sequential(*layers)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """Convolutions of 3 × 3 with ReLU, each followed by a pooling of 2 × 2, and a linear layer.
+
+    >>> Conv((8, 8), channels=(4,)).build(seed=0)
+    Sequential(
+      (0): Unflatten(dim=1, unflattened_size=(1, 8))
+      (1): Conv2d(1, 4, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1))
+      (2): ReLU()
+      (3): MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)
+      (4): Flatten(start_dim=1, end_dim=-1)
+      (5): Linear(in_features=64, out_features=10, bias=True)
+    )
+    """
+
+    size: tuple[int, int]
+    """Height and width of the images."""
+    channels: tuple[int, ...] = (16, 32)
+    """Channels of each convolution."""
+    classes: int = 10
+    dropout: float = 0.0
+    """Share of the numbers that are dropped before the last layer in training."""
+
+    def __post_init__(self) -> None:
+        least = 2 ** len(self.channels)
+        if not self.channels or min(self.channels) < 1 or min(self.size) < least:
+            raise McoverError(
+                f"Conv channels are {self.channels} on images of {self.size}; write channels of "
+                f"each convolution, e.g. (16, 32), of which every one halves the image."
+            )
+        _check_dropout(self.dropout)
+
+    def __str__(self) -> str:
+        return f"convolutions {'-'.join(map(str, self.channels))}-{self.classes}"
+
+    def build(self, seed: Seed) -> nn.Sequential:
+        """A new network whose weights are drawn by the seed alone."""
+        height, width = self.size
+        layers: list[nn.Module] = [nn.Unflatten(1, (1, height))]
+        with seeded(seed):
+            for inputs, outputs in pairwise((1, *self.channels)):
+                layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+                height, width = height // 2, width // 2
+            layers.append(nn.Flatten())
+            if self.dropout:
+                layers.append(nn.Dropout(self.dropout))
+            layers.append(nn.Linear(self.channels[-1] * height * width, self.classes))
         return nn.Sequential(*layers)
 
 
@@ -73,6 +125,9 @@ class Committee:
     normalize: bool = True
     """Whether the rows are kept at norm √N."""
 
+    def __str__(self) -> str:
+        return f"committee {self.inputs}-{self.hidden}-1, {self.schedule}"
+
     def build(self, seed: Seed) -> CommitteeMachine:
         """A new machine whose weights are drawn by the seed alone."""
         return CommitteeMachine(
@@ -80,8 +135,13 @@ class Committee:
         )
 
 
-Kind: TypeAlias = Mlp | Committee
-KINDS: dict[str, type[Kind]] = {"mlp": Mlp, "committee": Committee}
+def _check_dropout(share: float) -> None:
+    if not 0 <= share < 1:
+        raise McoverError(f"dropout is {share}; write a share from 0 to below 1.")
+
+
+Kind: TypeAlias = Mlp | Conv | Committee
+KINDS: dict[str, type[Kind]] = {"mlp": Mlp, "conv": Conv, "committee": Committee}
 
 
 def paper_mlp(inputs: int = 784, classes: int = 10, dropout: float = 0.0) -> Mlp:
@@ -123,9 +183,10 @@ def load(path: str | Path) -> nn.Module:
         described = dict(given["model"])
         sharpness = described.pop("sharpness", None)
         kind = KINDS[described.pop("kind", "mlp")]
-        if "sizes" in described:
-            described["sizes"] = tuple(described["sizes"])
-        model = kind(**described).build(seed=0)
+        plain: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in described.items()
+        }
+        model = kind(**plain).build(seed=0)
         model.load_state_dict(load_file(target.with_name(target.name + ".safetensors")))
         if isinstance(model, CommitteeMachine) and sharpness is not None:
             model.beta, model.gamma = map(float, sharpness)

@@ -121,17 +121,11 @@ def defaults(arguments: Sequence[str]) -> Train:
 
 def describe(experiment: Experiment, kind: Kind) -> str:
     """The model and how it is trained, in a few words."""
-    from mcover.models import Committee
-
-    if isinstance(kind, Committee):
-        model = f"committee {kind.inputs}-{kind.hidden}-1, {kind.schedule}"
-    else:
-        model = "-".join(map(str, kind.sizes))
     method = experiment.training.method
     if experiment.count == 1:
-        return f"{model}, {'plain' if method in ('sgd', 'mcover') else method}"
+        return f"{kind}, {'plain' if method in ('sgd', 'mcover') else method}"
     routed = f"{experiment.topology_value()!r}, routed {experiment.kind_of_routing}"
-    return f"{model}, {experiment.count} covers, {routed if method == 'mcover' else method}"
+    return f"{kind}, {experiment.count} covers, {routed if method == 'mcover' else method}"
 
 
 def _with_images(experiment: Experiment, whole: Dataset) -> Experiment:

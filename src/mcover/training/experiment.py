@@ -32,8 +32,9 @@ class Experiment:
     data: str = "digits"
     """What to learn: digits (no download), mnist or fashion-mnist; or some classes of one, by
     number or name: digits:3,8 or fashion-mnist:dress,coat."""
-    model: Literal["mlp", "small-mlp", "committee"] = "mlp"
-    """Hidden layers of 512-512 units, the paper's; of 256-256; or a committee machine."""
+    model: Literal["mlp", "small-mlp", "conv", "committee"] = "mlp"
+    """Hidden layers of 512-512 units, the paper's; of 256-256; convolutions of 16 and 32 channels;
+    or a committee machine."""
     pixels: Literal["normalized", "median"] | None = None
     """Pixels of mean 0 and variance 1, or ±1 by the median of each image; None is
     normalized, for a committee median."""
@@ -78,7 +79,8 @@ class Experiment:
     """Draw new routes after so many gradients, 0 is never; None is after each epoch where weights
     of a network are routed, else never."""
     dropout: float = 0.0
-    """Share of hidden units that are dropped in training; not for the committee."""
+    """Share of hidden units that are dropped in training, with convolutions only before the last
+    layer; not for the committee."""
     hidden: int | None = None
     """Committee: hidden units K; an odd number has no ties; None is 9."""
     schedule: str | None = None

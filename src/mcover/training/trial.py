@@ -9,7 +9,7 @@ from torch import nn
 
 from mcover.data import Dataset, holdout, load, subset
 from mcover.errors import McoverError
-from mcover.models import Committee, Kind, paper_mlp, small_mlp
+from mcover.models import Committee, Conv, Kind, paper_mlp, small_mlp
 from mcover.training.experiment import COVERED, Experiment
 from mcover.training.history import History, Status
 from mcover.training.loop import fit
@@ -123,6 +123,9 @@ def images_of(experiment: Experiment, seed: int, whole: Dataset | None = None) -
 
 def kind_of(experiment: Experiment, data: Dataset) -> Kind:
     """The model that is trained, without its weights."""
+    if experiment.model == "conv":
+        height, width = data.train_images.shape[1:]
+        return Conv((height, width), classes=data.classes, dropout=experiment.dropout)
     if not experiment.committee:
         make = paper_mlp if experiment.model == "mlp" else small_mlp
         return make(data.inputs, data.classes, experiment.dropout)
