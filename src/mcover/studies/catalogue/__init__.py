@@ -30,6 +30,7 @@ STUDIES: dict[str, Study] = {
         costs.COSTS,
         budget.EQUAL_BUDGET,
         low_data.LOW_DATA,
+        low_data.LOW_DATA_CONV,
     )
 }
 
