@@ -54,12 +54,13 @@ def strips_of(
     size: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes,
     wide: int, vector: int,
 ) -> Strips:  # fmt: skip
-    """The strips of chunks of about ``wide`` columns, and a line at least."""
+    """The strips of chunks of about ``wide`` columns, a line at least, more if taps reach far."""
     space = space_of(size, kernel, stride, padding, dilation)
     reach = [(k - 1) * d // s for k, d, s in zip(kernel, dilation, stride, strict=True)]
     sizes = [n + more for n, more in zip(space, reach, strict=True)]
     pitch = [prod(sizes[d + 1 :]) for d in range(len(sizes))]
     shifts = _dot(reach, pitch)
+    wide = max(wide, shifts // 4)  # each chunk lays out that much beside its own
     rests = list(
         product(
             *(
@@ -73,17 +74,18 @@ def strips_of(
     spans = [(out[own[0]][0], sum(out[own[-1]][::2])) for own in cut]
     columns = max(pad(end - base, vector) for base, end in spans)
     each = pad(columns + shifts, vector)
-    inside = list(_input_lines(size, sizes, pitch, stride, padding, rests))
-    lines_in: list[tuple[int, int, int]] = []
+    inside = [_input_lines(size, sizes, pitch, stride, padding, rest) for rest in rests]
+    lines_in: list[list[int]] = []
     lines_out: list[tuple[int, int, int]] = []
     chunks = []
     for own, (base, end) in zip(cut, spans, strict=True):
         here = [len(lines_in), 0, len(lines_out), 0, pad(end - base, vector)]
-        for rest, position, source, count in inside:
-            low, high = max(position, base), min(position + count, end + shifts)
-            if low < high:
-                of = source + (low - position) * stride[-1]
-                lines_in.append((rest * each + low - base, of, high - low))
+        for number, (places, sources, count) in enumerate(inside):
+            first, last = np.searchsorted(places, [base - count + 1, end + shifts])
+            at, of = places[first:last], sources[first:last]
+            low, high = np.maximum(at, base), np.minimum(at + count, end + shifts)
+            parts = number * each + low - base, of + (low - at) * stride[-1], high - low
+            lines_in += np.stack(parts, 1).tolist()
         lines_out += [(out[n][0] - base, *out[n][1:]) for n in own]
         here[1], here[3] = len(lines_in), len(lines_out)
         chunks.append(here)
@@ -123,22 +125,22 @@ def _chunks(lines: list[tuple[int, int, int]], wide: int) -> int:
 
 def _input_lines(
     size: Sizes, sizes: Sequence[int], pitch: Sequence[int], stride: Sizes, padding: Sizes,
-    rests: list[Sizes],
-) -> Any:  # fmt: skip
-    """Rest, place in its strip, place in the channel and length of each line of real inputs."""
-    for number, rest in enumerate(rests):
-        real = [
-            [q for q in range(most) if 0 <= q * s + r - p < n]
-            for most, s, r, p, n in zip(sizes, stride, rest, padding, size, strict=True)
-        ]
-        if not real[-1]:
-            continue
-        for at in product(*real[:-1]):
-            where = (*at, real[-1][0])
-            source = 0
-            for q, s, r, p, n in zip(where, stride, rest, padding, size, strict=True):
-                source = source * n + q * s + r - p
-            yield number, _dot(where, pitch), source, len(real[-1])
+    rest: Sizes,
+) -> tuple[Any, Any, int]:  # fmt: skip
+    """Places in the strip of a rest, places in the channel, and length, of lines of real inputs."""
+    real = [
+        np.array([q for q in range(most) if 0 <= q * s + r - p < n], dtype=np.int64)
+        for most, s, r, p, n in zip(sizes, stride, rest, padding, size, strict=True)
+    ]
+    count = len(real[-1])
+    places = sources = np.zeros(1, np.int64)
+    for axis, (inside, s, r, p, n) in enumerate(
+        zip(real, stride, rest, padding, size, strict=True)
+    ):
+        own = inside[:1] if axis == len(size) - 1 else inside
+        places = (places[:, None] + own * pitch[axis]).reshape(-1)
+        sources = (sources[:, None] * n + own * s + r - p).reshape(-1)
+    return places, sources, count
 
 
 @njit(cache=True)
