@@ -12,7 +12,7 @@ from mcover.errors import McoverError
 from mcover.nn import convolving, kernels
 from mcover.nn.convolving import Geometry, convolve, convolve_common
 from mcover.nn.kernels import convolutions, regions
-from mcover.nn.kernels.strips import space_of, strips_of
+from mcover.nn.kernels.strips import Axis, strips_of
 from mcover.nn.mixing import block_slices
 
 
@@ -92,10 +92,12 @@ CASES = {
 @pytest.mark.parametrize("given", CASES.values(), ids=CASES.keys())
 def test_each_tap_of_each_output_meets_its_input(given, wide, vector):
     at = given.at
-    strips = strips_of(given.size, given.kernel, at.stride, at.padding, at.dilation, wide, vector)
+    where = (given.size, given.kernel, at.stride, at.padding, at.dilation)
+    strips = strips_of(tuple(map(Axis, *where)), wide, vector)
     x = torch.arange(1, 1 + torch.Size(given.size).numel())
-    space = space_of(given.size, given.kernel, at.stride, at.padding, at.dilation)
-    assert strips.space == space
+    space = strips.space
+    some = torch.zeros(1, 1, *given.size), torch.zeros(1, 1, *given.kernel)
+    assert space == at.convolve(*some, 1).shape[2:]
     met = torch.zeros(torch.Size(space).numel(), len(strips.taps), dtype=torch.int64)
     for first_in, last_in, first_out, last_out, columns in strips.chunks.tolist():
         strip = torch.zeros(strips.room, dtype=torch.int64)

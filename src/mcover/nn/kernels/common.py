@@ -9,8 +9,9 @@ import torch
 from numba import carray
 from torch import Tensor
 
+from mcover.nn.kernels.memory import BYTES, itemsize, pad, pointer, take
 from mcover.nn.kernels.regions import pack, region, scratch, start, width
-from mcover.nn.kernels.tiles import BYTES, itemsize, pad, pointer, product, take
+from mcover.nn.kernels.tiles import product
 from mcover.nn.kernels.weights import mix_unit
 
 CACHE = 2**17  # numbers of mixed weights at a time

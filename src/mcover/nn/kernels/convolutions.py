@@ -10,28 +10,14 @@ import torch
 from numba import carray
 from torch import Tensor
 
+from mcover.nn.kernels.dots import dots
+from mcover.nn.kernels.laying import add_out, add_shifted, clear, lay, take_out
+from mcover.nn.kernels.memory import BYTES, itemsize, pad, pointer, take
 from mcover.nn.kernels.regions import parts_of, region, scratch, start, width
-from mcover.nn.kernels.strips import (
-    Sizes,
-    Strips,
-    add_out,
-    add_shifted,
-    clear,
-    lay,
-    strips_of,
-    take_out,
-)
-from mcover.nn.kernels.tiles import (
-    BYTES,
-    ROWS,
-    dots,
-    even,
-    itemsize,
-    pad,
-    pointer,
-    product_at,
-    take,
-)
+from mcover.nn.kernels.strips import Axis, Strips, strips_of
+from mcover.nn.kernels.tiles import ROWS, even, product_at
+
+Sizes = tuple[int, ...]
 
 FAR = 2**17  # numbers of errors at a time, which stay in the cache
 COLUMNS = 512  # of several samples at a time backward, at most
@@ -164,8 +150,8 @@ def convolution_backward(
 
 def _strips(x: Tensor, weight: Tensor, where: tuple[Sizes, Sizes, Sizes]) -> Strips:
     wide = max(8 * width(x), FAR // (len(x) * min(LINES, weight.shape[1])))
-    sizes = tuple(x.shape[3:]), tuple(weight.shape[3:])
-    return strips_of(*sizes, *where, min(wide, COLUMNS), width(x))
+    axes = tuple(map(Axis, x.shape[3:], weight.shape[3:], *where))
+    return strips_of(axes, min(wide, COLUMNS), width(x))
 
 
 def _shifts(strips: Strips, channels: int, size: int) -> Tensor:

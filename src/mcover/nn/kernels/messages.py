@@ -10,8 +10,9 @@ import torch
 from numba import carray, njit
 from torch import Tensor
 
+from mcover.nn.kernels.memory import BYTES, copy, itemsize, pad, pointer, take, turn
 from mcover.nn.kernels.regions import pack, parts_of, region, scratch, start, width
-from mcover.nn.kernels.tiles import BYTES, ROWS, copy, itemsize, pad, pointer, product, take, turn
+from mcover.nn.kernels.tiles import ROWS, product
 from mcover.nn.kernels.weights import mix
 
 FAR = 2**17  # numbers of weights or errors at a time, which stay in the cache

@@ -17,8 +17,8 @@ from numba import carray, cfunc
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from mcover.nn.kernels.memory import BYTES, itemsize, pointer, take, turn
 from mcover.nn.kernels.threads import Region, run
-from mcover.nn.kernels.tiles import BYTES, itemsize, pointer, take, turn
 
 ALONE = 2**18  # products that one thread makes sooner than a second one starts
 

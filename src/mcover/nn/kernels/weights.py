@@ -8,8 +8,9 @@ from typing import Any
 from numba import carray, njit
 from torch import Tensor
 
+from mcover.nn.kernels.memory import BYTES, itemsize, pointer, take
 from mcover.nn.kernels.regions import region, start
-from mcover.nn.kernels.tiles import BYTES, itemsize, pointer, product, take
+from mcover.nn.kernels.tiles import product
 
 
 def mix_rows(mixer: Tensor, weight: Tensor, rows: Tensor, edges: Sequence[int], back: bool) -> None:
