@@ -362,3 +362,22 @@ def test_a_branch_on_a_tensor_is_refused_with_a_remedy():
     covered = lift(Branching(), covers=3, topology=Uniform(), seed=0)
     with pytest.raises(McoverError, match=r"torch\.where.*select="):
         covered(torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("routing", ["messages", "weights"])
+@pytest.mark.parametrize("kind", [Perceptron, Convolutional], ids=lambda kind: kind.__name__)
+def test_torch_func_differentiates_it_with_respect_to_given_parameters(kind, routing):
+    model, x = tiny(kind)
+    covered = lift(model, 3, RING, routing, noise=0.3, seed=0).eval()
+    given = {name: p.detach() + 0.1 for name, p in covered.named_parameters()}
+
+    def loss(parameters):
+        return torch.func.functional_call(covered, parameters, (x,)).square().sum()
+
+    found = torch.func.grad(loss)(given)
+    with torch.no_grad():
+        for name, p in covered.named_parameters():
+            p.copy_(given[name])
+    expected = torch.autograd.grad(covered(x).square().sum(), list(covered.parameters()))
+    for one, other in zip(found.values(), expected, strict=True):
+        torch.testing.assert_close(one, other)

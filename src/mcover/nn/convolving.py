@@ -132,10 +132,8 @@ def _side_by_side(x: Tensor) -> Tensor:
 class _MixConvolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry
+        x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, mixer)
-        ctx.at = at
         covers, units = weight.shape[:2]
         if kernels.fits(x, weight, mixer):
             return kernels.convolution_forward(
@@ -156,6 +154,11 @@ class _MixConvolution(torch.autograd.Function):
                 raise AssertionError("a mixer has at least one block")
             parts.append(total.movedim(0, 2))
         return _plus(torch.cat(parts, 1), bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.at = inputs[4]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

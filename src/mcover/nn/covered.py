@@ -188,7 +188,7 @@ class Covered(Covers):
             forms.append((leaves, form))
             return [leaf for leaf in leaves if _is(leaf)]
 
-        state = {name: self.net.get_buffer(name) for name in self.state}
+        state = {name: self._held(name) for name in self.state}
         run = _of_one if self.covers == 1 else _of_all
         try:
             values = run(one_cover, {**stacks, **state}, [leaf for leaf in given if _is(leaf)])

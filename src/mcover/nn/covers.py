@@ -63,12 +63,18 @@ class Covers(nn.Module):
 
     def stacks(self) -> dict[str, Tensor]:
         """The lifted parameters by name, covers first."""
-        return {name: self.net.get_parameter(name) for name in self.lifted}
+        return {name: self._held(name) for name in self.lifted}
 
     def state_stacks(self) -> dict[str, Tensor]:
         """The buffers that each cover keeps for itself, covers first."""
-        named = {name: self.net.get_buffer(name) for name in self.state}
+        named = {name: self._held(name) for name in self.state}
         return {name: value for name, value in named.items() if not name.endswith(COVER)}
+
+    def _held(self, name: str) -> Tensor:
+        """A tensor by its name, also one that ``torch.func.functional_call`` put in place."""
+        prefix, _, own = name.rpartition(".")
+        held: Tensor = getattr(self.net.get_submodule(prefix), own)
+        return held
 
     def mixers(self) -> Iterator[tuple[str, Tensor, int, int]]:
         """Name, tensor, units and inputs of every mixer."""

@@ -21,9 +21,12 @@ class _Gather(torch.autograd.Function):
     """Reads along routes; errors return along the inverse routes, which is a gather again."""
 
     @staticmethod
-    def forward(ctx: Any, stack: Tensor, routes: Tensor, back: Tensor) -> Tensor:
-        ctx.save_for_backward(back)
+    def forward(stack: Tensor, routes: Tensor, back: Tensor) -> Tensor:
         return _along(stack, routes)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:

@@ -77,10 +77,14 @@ class _MixWeights(torch.autograd.Function):
     """(M, units, inputs) to (units, M, inputs)."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, mixer: Tensor, taps: int) -> Tensor:
+    def forward(weight: Tensor, mixer: Tensor, taps: int) -> Tensor:
+        return _mixed_rows(weight, mixer, block_slices(weight.shape[2], mixer.shape[1], taps))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        weight, mixer, taps = inputs
         ctx.save_for_backward(mixer)
         ctx.spans = block_slices(weight.shape[2], mixer.shape[1], taps)
-        return _mixed_rows(weight, mixer, ctx.spans)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -92,19 +96,24 @@ class _MixCommon(torch.autograd.Function):
     """Products with mixed weights. Memory lies as in :class:`_MixLinear`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight, mixer)
-        ctx.spans = block_slices(x.shape[1], mixer.shape[1])
+    def forward(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
+        spans = block_slices(x.shape[1], mixer.shape[1])
         if kernels.fits(x, weight, mixer):
             result = kernels.common_forward(
-                x, weight.contiguous(), mixer, _contiguous(bias), edges_of(ctx.spans)
+                x, weight.contiguous(), mixer, _contiguous(bias), edges_of(spans)
             )
         else:
-            rows = _mixed_rows(weight, mixer, ctx.spans)
+            rows = _mixed_rows(weight, mixer, spans)
             result = torch.mm(rows.flatten(0, 1), x.T).unflatten(0, rows.shape[:2])
             if bias is not None:
                 result += bias.T.unsqueeze(-1)
         return result.permute(1, 2, 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, mixer, _ = inputs
+        ctx.save_for_backward(x, weight, mixer)
+        ctx.spans = block_slices(x.shape[1], mixer.shape[1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -156,23 +165,28 @@ class _MixLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight, mixer)
-        ctx.spans = block_slices(x.shape[2], mixer.shape[1])
+    def forward(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
+        spans = block_slices(x.shape[2], mixer.shape[1])
         if kernels.fits(x, weight, mixer):
             result = kernels.message_forward(
-                x, weight.contiguous(), mixer, _contiguous(bias), edges_of(ctx.spans)
+                x, weight.contiguous(), mixer, _contiguous(bias), edges_of(spans)
             )
             return result.permute(1, 2, 0)
         covers, count, _ = x.shape
         columns = x.transpose(1, 2)
         result = x.new_zeros(len(mixer), covers, count)
-        for g, span in enumerate(ctx.spans):
+        for g, span in enumerate(spans):
             c = torch.bmm(weight[:, :, span], columns[:, span])
             torch.baddbmm(result, mixer[:, g], c.transpose(0, 1), out=result)
         if bias is not None:
             result += bias.T.unsqueeze(-1)
         return result.permute(1, 2, 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, mixer, _ = inputs
+        ctx.save_for_backward(x, weight, mixer)
+        ctx.spans = block_slices(x.shape[2], mixer.shape[1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
