@@ -64,6 +64,7 @@ _CONV_LINES: dict[str, dict[str, Options]] = {
         f"noise {x}": directed(x, **_EACH_EPOCH) for x in (0.02, 0.03, 0.05)
     },
     _DROPOUT: {f"{p}": {"dropout": p} for p in (0.35, 0.5, 0.65, 0.8)},
+    _LONG_DROPOUT: {f"{p}": {"dropout": p, "times": 4} for p in (0.5, 0.65, 0.8)},
     "weight noise": {f"{x}": {"weight_noise": x} for x in (0.01, 0.02, 0.035)},
     _BOTH: {
         f"noise 0.03, dropout {p}": directed(0.03, **_EACH_EPOCH) | {"dropout": p}
@@ -149,6 +150,7 @@ LOW_DATA_CONV = Study(
         ("directed lift, redrawn", _DROPOUT),
         ("directed lift, redrawn", "weight noise"),
         (_BOTH, _DROPOUT),
+        (_BOTH, _LONG_DROPOUT),
     ),
     picture="outcomes",
     choosing={"smoke": Choosing(extra={"validation": 300}, seeds=1)},
