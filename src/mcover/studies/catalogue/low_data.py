@@ -133,7 +133,7 @@ LOW_DATA = Study(
 
 LOW_DATA_CONV = Study(
     name="low-data-conv",
-    title="Test error of a convolutional network on 1,000 MNIST images",
+    title="Test error of a conv net on 1,000 MNIST images",
     source="beyond the paper",
     about=(
         "Convolutions of 16 and 32 channels, 3 x 3, each with a pooling of 2 x 2, and a linear "
