@@ -107,6 +107,7 @@ def test_networks_route_weights_that_are_redrawn_each_epoch_by_default():
     lifted = model_of(one, images, 0).settings
     assert (lifted.covers, lifted.routing, lifted.topology) == (4, "weights", Uniform())
     assert (lifted.noise, lifted.redraw_every) == (0.05, -(-len(images.train_labels) // 100))
+    assert model_of(replace(one, model="conv"), images, 0).settings.noise == 0.02
     quenched = model_of(replace(one, redraw_every=0, noise=0.02), images, 0).settings
     assert (quenched.noise, quenched.redraw_every) == (0.02, None)
 

@@ -51,7 +51,7 @@ class Experiment:
     common, for a committee independent."""
     noise: float | None = None
     """Gaussian noise that sets covers of a common start apart; None is 0.05 where weights are
-    routed, else 0.01."""
+    routed, 0.02 of convolutions, else 0.01."""
     routing: Literal["messages", "weights"] | None = None
     """What is routed: single weights, the directed lift, or messages between layers; None is
     weights, which does better on networks (see the study low-data)."""
@@ -165,7 +165,7 @@ class Experiment:
             if self.committee:
                 own |= {"bank": 10, "destinations": None}
             elif self.kind_of_routing == "weights":
-                own |= {"noise": 0.05, "redraw_every": steps}
+                own |= {"noise": 0.02 if self.model == "conv" else 0.05, "redraw_every": steps}
         whole = own | given
         return whole | {"redraw_every": whole.get("redraw_every") or None}
 
