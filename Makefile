@@ -64,6 +64,7 @@ bench: $(VENV)/.torch
 	$(RUN) bench/permutations.py
 	$(RUN) bench/annealing.py
 	$(RUN) bench/lift.py
+	$(RUN) bench/first_step.py
 	$(RUN) bench/committee.py
 
 format: $(VENV)/.check

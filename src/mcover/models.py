@@ -88,7 +88,7 @@ class Conv:
         if not self.channels or min(self.channels) < 1 or min(self.size) < least:
             raise McoverError(
                 f"Conv channels are {self.channels} on images of {self.size}; write channels of "
-                f"each convolution, e.g. (16, 32), of which every one halves the image."
+                "each convolution, e.g. (16, 32), of which every one halves the image."
             )
         _check_dropout(self.dropout)
 

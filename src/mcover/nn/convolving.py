@@ -71,7 +71,7 @@ class Geometry:
 def convolve_common(
     x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry
 ) -> Tensor:
-    """One input (B, channels, *space) for all covers: one convolution with mixed weights."""
+    """One input (B, channels, *space) for all covers; without kernels, weights are mixed first."""
     covers, units = weight.shape[:2]
     if not is_shared(mixer) and kernels.takes(x, weight, mixer):
         return _mix(x.expand(covers, *x.shape), weight, mixer, bias, at)

@@ -48,11 +48,7 @@ def convolution_forward(
     panel = 2 * width(x)
     flat = weight.flatten(3)
     parts = [flat[:, :, low:high].reshape(-1) for low, high in pairwise(edges)]
-    shape = covers, batch, len(mixer), *strips.space
-    if 0 < x.stride(0) < x.stride(1):
-        result = x.new_empty(batch, covers, *shape[2:]).transpose(0, 1)
-    else:
-        result = x.new_empty(shape)
+    result = _as_laid(x, (len(mixer), *strips.space))
     size = x.element_size()
     room = covers * (channels * strips.room + ROWS * (blocks * panel + strips.columns))
     start(
@@ -110,7 +106,7 @@ def convolution_backward(
     shares = -(-batch // share)
     ranges = min(len(block_of), -(-SHARES // (shares * groups)))
     padded = pad(units, 4)
-    grad_x = torch.empty_like(x) if need[0] else None
+    grad_x = _as_laid(x, x.shape[2:]) if need[0] else None
     to_back = (0, 0) if grad_x is None else grad_x.stride()[:2]
     # Rows are written by fours, of each group to its own.
     of_shares = shares, covers, groups, padded, channels * taps
@@ -146,6 +142,14 @@ def convolution_backward(
         total = grad_weight[0] if shares == 1 else grad_weight.sum(0)
         grad_weight = total[:, :, :units].reshape(weight.shape)
     return grad_x, grad_weight
+
+
+def _as_laid(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Room for samples of this shape, with covers or samples first in memory as in x."""
+    covers, batch = x.shape[:2]
+    if 0 < x.stride(0) < x.stride(1):
+        return x.new_empty(batch, covers, *shape).transpose(0, 1)
+    return x.new_empty(covers, batch, *shape)
 
 
 def _strips(x: Tensor, weight: Tensor, where: tuple[Sizes, Sizes, Sizes]) -> Strips:
