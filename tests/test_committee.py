@@ -132,7 +132,7 @@ def test_machines_that_cannot_be_are_refused(inputs, hidden):
 
 
 def test_all_covers_and_the_collapse_share_beta_and_gamma():
-    covered = mcover.lift(CommitteeMachine(8, 3), covers=3, topology=mcover.Uniform(), seed=0)
+    covered = mcover.lift(CommitteeMachine(8, 3), 3, mcover.Identity(), seed=0)
     machine_of(covered).sharpen(500)
     assert not list(covered.buffers())
     x = patterns(5, 8)

@@ -48,7 +48,7 @@ def batch(count=6, inputs=INPUTS, covers=None, dtype=torch.float64, seed=0):
 def test_general_lift_and_fused_gradient_are_the_paper_s_equations(bank, epoch):
     covered = lifted(machine(), bank=bank, destinations=None)
     machine_of(covered).sharpen(epoch)
-    routes = covered.routes.numpy()
+    routes = covered.routes
     assert len(routes) == (bank or INPUTS * HIDDEN)
     x, y = batch()
     stack = covered.net.J.detach().clone().requires_grad_()
@@ -62,7 +62,7 @@ def test_general_lift_and_fused_gradient_are_the_paper_s_equations(bank, epoch):
 
 def test_a_destination_reads_its_own_weight_from_its_own_cover():
     covered = lifted(machine(), bank=None, destinations=None)
-    for p, routes in enumerate(covered.routes.numpy()):
+    for p, routes in enumerate(covered.routes):
         assert routes[p].tolist() == list(range(COVERS))
 
 
@@ -229,7 +229,8 @@ def test_gradients_are_counted_for_every_virtual_machine():
     assert CommitteeObjective(machine()).width == 1
     assert CommitteeObjective(lifted(machine(), bank=5, destinations=None)).width == COVERS * 5
     assert CommitteeObjective(lifted(machine(), bank=5, destinations=2)).width == COVERS * 2
-    assert CommitteeObjective(lifted(machine(), routing="messages")).width == COVERS
+    apart = lifted(machine(), routing="messages", topology=mcover.Identity())
+    assert CommitteeObjective(apart).width == COVERS
 
 
 def test_judging_collapse_and_covers_is_judging_machines_by_themselves():

@@ -65,17 +65,18 @@ def test_messages_of_different_batches_are_mixed_as_the_paper_sums_them():
     model = nn.Linear(7, 5).double()
     covered = lift(model, 3, Uniform(), blocks=3, draws=4, noise=0.3, seed=1)
     x = batches(Perceptron)
-    weight, bias, mixer = covered.net.weight, covered.net.bias, covered.net.mixer
+    weight, bias = covered.net.weight, covered.net.bias
+    mixer = covered.mixers()["(model)"]
     want = reference.message_linear(list(x), list(weight), list(bias), mixer)
     torch.testing.assert_close(covered.each(x), torch.stack(want))
 
 
 def test_messages_of_different_images_are_mixed_as_the_paper_sums_them():
     model = nn.Conv2d(2, 4, 3, padding=1).double()
-    covered = lift(model, 3, Uniform(), blocks=2, draws=4, noise=0.3, seed=1)
+    covered = lift(model, 3, Uniform(), blocks=2, draws=4, block_channels=1, noise=0.3, seed=1)
     x = batches(Convolutional)
     own = list(covered.net.weight), list(covered.net.bias)
-    want = reference.message_convolution(list(x), *own, covered.net.mixer, model)
+    want = reference.message_convolution(list(x), *own, covered.mixers()["(model)"], model)
     torch.testing.assert_close(covered.each(x), torch.stack(want))
 
 
@@ -85,7 +86,7 @@ def test_tokens_of_their_own_read_mixed_rows():
     ids = batches(Transformer)
     tables = list(covered.net.weight)
     rows = torch.stack([tables[a][ids[a]] for a in range(3)])
-    want = torch.einsum("rba,a...r->b...r", covered.net.mixer[:, 0], rows)
+    want = torch.einsum("rba,a...r->b...r", covered.mixers()["(model)"][:, 0], rows)
     torch.testing.assert_close(covered.each(ids), want)
 
 

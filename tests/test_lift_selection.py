@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 from mcover import GaussianRing, McoverError, Uniform, cover_loss, lift  # noqa: E402
+from mcover.errors import McoverWarning  # noqa: E402
 from mcover.nn import load  # noqa: E402
 from tiny_models import MODELS, Convolutional, Perceptron, Transformer, tiny  # noqa: E402
 
@@ -59,16 +60,8 @@ def test_what_is_not_selected_is_shared_and_trained_by_all_covers(routing):
     assert net.out.weight.shape == (3, 5)
 
 
-def test_a_frozen_trunk_is_neither_trained_nor_repeated():
-    calls = []
-
-    class Trunk(nn.Linear):
-        def forward(self, x):
-            y = super().forward(x)
-            calls.append(torch._C._functorch.is_batchedtensor(y))
-            return y
-
-    model = nn.Sequential(Trunk(6, 8), nn.ReLU(), nn.Linear(8, 2))
+def test_a_frozen_trunk_is_not_trained():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     covered = lift(model, 4, RING, select="2", freeze=True, seed=0)
     trained = [name for name, value in covered.named_parameters() if value.requires_grad]
     assert trained == ["net.2.weight", "net.2.bias"]
@@ -77,11 +70,9 @@ def test_a_frozen_trunk_is_neither_trained_nor_repeated():
     optimizer = torch.optim.AdamW([p for p in covered.parameters() if p.requires_grad], lr=0.1)
     cover_loss(F.mse_loss, covered(x), torch.zeros(5, 2)).backward()
     optimizer.step()
-    assert calls == [False]  # one pass for all covers
     assert covered.net[0].weight.grad is None
     for name, value in covered.net[0].state_dict().items():
         assert torch.equal(value, before[name])
-    assert covered.report(x).cost < 3
 
 
 def test_covers_of_low_rank_adapters_cost_little():
@@ -141,17 +132,21 @@ def test_the_report_counts_cost_and_memory():
     assert report.cost == pytest.approx((first + second) / (4 * (64 * 32 + 32 * 16)))
     assert report.counted
     mixers = (32 + 16) * 8 * 16 * 4
-    counters = 2 * 8
-    assert report.extra_bytes == 3 * 4 * report.parameters + mixers + counters
+    assert report.extra_bytes == 3 * 4 * report.parameters + mixers
     streams = lift(model, 4, RING, streams=2, seed=0).report()
     assert streams.cost == pytest.approx(2 * covered.report().cost)
 
 
 def test_the_report_counts_convolutions_as_they_are_computed():
     model = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 6, 1))
-    report = lift(model, 5, RING, blocks=4, seed=0).report(torch.zeros(2, 4, 7, 7))
-    products, mixing = 4 * 9 * 8 + 8 * 6, 5 * 4 * (8 + 6)
-    assert report.cost == pytest.approx(5 * (products + mixing) / products)
+    covered = lift(model, 5, RING, blocks=4, block_channels=1, seed=0)
+    report = covered.report(torch.zeros(2, 4, 7, 7))
+    places = 2 * 7 * 7
+    # The first mixes weights, once a batch, since covers share its input; the second messages.
+    first = 5 * (4 * 9 * 8) * places + 5 * 5 * (4 * 9 * 8)
+    second = 5 * (8 * 6 + 5 * 4 * 6) * places
+    base = (4 * 9 * 8 + 8 * 6) * places
+    assert report.cost == pytest.approx((first + second) / base)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -245,30 +240,48 @@ def test_layers_of_torch_that_hold_attention_run_in_both_modes():
         torch.testing.assert_close(got[1], want, rtol=1e-9, atol=1e-9)
 
 
+MIXING = [
+    lambda: nn.Conv1d(4, 6, 3, padding="same", padding_mode="circular"),
+    lambda: nn.Conv1d(4, 4, 3, groups=4),
+    lambda: nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2),
+    lambda: nn.Conv1d(4, 6, 4, padding="same"),
+]
+COPIED = [
+    lambda: nn.GRU(7, 3),
+    lambda: nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.InstanceNorm1d(4, affine=True)),
+    lambda: nn.ConvTranspose1d(4, 6, 3),
+    lambda: nn.Bilinear(7, 7, 2),
+    lambda: nn.BatchNorm1d(4, momentum=None),
+]
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:There is a performance drop")
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: nn.Conv1d(4, 6, 3, padding="same", padding_mode="circular"),
-        lambda: nn.Conv1d(4, 4, 3, groups=4),
-        lambda: nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2),
-        lambda: nn.Conv1d(4, 6, 4, padding="same"),
-        lambda: nn.GRU(7, 3),
-        lambda: nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.InstanceNorm1d(4, affine=True)),
-        lambda: nn.ConvTranspose1d(4, 6, 3),
-        lambda: nn.Bilinear(7, 7, 2),
-    ],
+    ("make", "routing"),
+    [(make, "messages") for make in MIXING] + [(make, "weights") for make in MIXING + COPIED],
 )
-def test_equal_covers_compute_what_the_base_computes(make):
+def test_equal_covers_compute_what_the_base_computes(make, routing):
     """Mixers have rows that sum to one, so equal covers pass through any lift unchanged."""
     layer = make().double()
     x = torch.randn(2, 4, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     args = (x, x) if isinstance(layer, nn.Bilinear) else (x,)
-    for routing in ROUTINGS:
-        got = lift(layer, 3, RING, routing, noise=0.0, seed=0)(*args)
-        got, want = (y[0] if isinstance(y, tuple) else y for y in (got, layer(*args)))
-        for cover in got:
-            torch.testing.assert_close(cover, want, rtol=1e-9, atol=1e-10)
+    got = lift(layer, 3, RING, routing, noise=0.0, seed=0)(*args)
+    got, want = (y[0] if isinstance(y, tuple) else y for y in (got, layer(*args)))
+    for cover in got:
+        torch.testing.assert_close(cover, want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("make", COPIED)
+def test_a_message_lift_in_which_nothing_mixes_is_refused(make):
+    with pytest.raises(McoverError, match=r"nothing in this model would mix.*routing='weights'"):
+        lift(make(), 3, RING, seed=0)
+
+
+@pytest.mark.filterwarnings("default::mcover.errors.McoverWarning")
+def test_a_message_lift_that_mixes_little_says_which_layers_do_not():
+    model = nn.ModuleDict({"lstm": nn.LSTM(8, 8), "out": nn.Linear(8, 2)})
+    with pytest.warns(McoverWarning, match=r"only 3% .*LSTM.*lstm.weight_ih_l0.*register"):
+        lift(model, 3, RING, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -302,8 +315,6 @@ def test_models_that_cannot_be_lifted_are_refused():
         lift(nn.LazyLinear(3), 3, RING)
     with pytest.raises(McoverError, match="covered already"):
         lift(lift(nn.Linear(2, 2), 3, RING), 3, RING)
-    with pytest.raises(McoverError, match=r"momentum=0.1"):
-        lift(nn.BatchNorm1d(2, momentum=None), 3, RING)(torch.ones(4, 2))
 
 
 def test_a_layer_called_by_itself_says_what_to_call():

@@ -94,7 +94,7 @@ def test_the_seed_decides_noise_and_routes_and_no_global_state_is_touched():
     for name, value in one.state_dict().items():
         assert torch.equal(value, same.state_dict()[name])
     assert not torch.equal(one.net.hidden.weight, other.net.hidden.weight)
-    assert not torch.equal(one.net.hidden.mixer, other.net.hidden.mixer)
+    assert not torch.equal(one.mixers()["hidden"], other.mixers()["hidden"])
 
 
 def test_noise_has_the_asked_size():
@@ -231,6 +231,10 @@ def test_mixed_precision_stays_close_to_full_precision(kind):
     covered = lift(model.float(), 3, RING, noise=0.1, seed=0)
     full = covered(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        try:
+            model(x)
+        except RuntimeError as error:
+            pytest.skip(f"the base model itself does not run in bfloat16 here: {error}")
         half = covered(x)
         loss = cover_loss(squares, half.float(), 0.5)
     torch.testing.assert_close(half.float(), full, rtol=0.1, atol=0.1)
@@ -273,22 +277,25 @@ def test_compiled_it_takes_the_same_steps_without_a_warning_about_kernels(routin
             torch.testing.assert_close(a, b)
 
 
-def test_routes_are_redrawn_when_asked_and_stay_otherwise():
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_routes_are_redrawn_when_asked_and_stay_otherwise(routing):
+    def routes(covered):
+        return covered.mixers()["hidden"] if routing == "messages" else covered.route_index
+
     model, x = tiny(Perceptron)
-    for routing, name in (("messages", "net.hidden.mixer"), ("weights", "routes")):
-        covered = lift(model, 4, Uniform(), routing, redraw_every=2, seed=0)
-        quenched = lift(model, 4, Uniform(), routing, seed=0)
-        seen, kept = [], quenched.state_dict()[name].clone()
-        for _ in range(5):
-            covered(x)
-            quenched(x)
-            seen.append(covered.state_dict()[name].clone())
-        same = [torch.equal(a, b) for a, b in itertools.pairwise(seen)]
-        assert same == [True, False, True, False]
-        assert torch.equal(quenched.state_dict()[name], kept)
-        for _ in range(5):
-            covered.eval()(x)
-        assert torch.equal(covered.state_dict()[name], seen[-1])
+    covered = lift(model, 4, Uniform(), routing, redraw_every=2, seed=0)
+    quenched = lift(model, 4, Uniform(), routing, seed=0)
+    seen, kept = [], routes(quenched).clone()
+    for _ in range(5):
+        covered(x)
+        quenched(x)
+        seen.append(routes(covered).clone())
+    same = [torch.equal(a, b) for a, b in itertools.pairwise(seen)]
+    assert same == [True, False, True, False]
+    assert torch.equal(routes(quenched), kept)
+    for _ in range(5):
+        covered.eval()(x)
+    assert torch.equal(routes(covered), seen[-1])
 
 
 def test_no_more_routes_are_drawn_than_are_visited_before_the_next_draw():
@@ -339,7 +346,7 @@ def test_on_cuda_it_computes_the_same(kind, routing):
     want = covered(x)
     gradients = torch.autograd.grad(want.sum(), list(covered.parameters()))
     moved = copy.deepcopy(covered).to("cuda")
-    moved.set_extra_state(torch.tensor([0, 0]))
+    moved.set_extra_state(lift(model, 3, RING, routing, noise=0.3, seed=0).get_extra_state())
     got = moved(x.cuda())
     torch.testing.assert_close(got.cpu(), want, rtol=1e-7, atol=1e-9)
     for a, b in zip(torch.autograd.grad(got.sum(), list(moved.parameters())), gradients,
@@ -347,21 +354,6 @@ def test_on_cuda_it_computes_the_same(kind, routing):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-7, atol=1e-9)
     moved.redraw()
     assert moved.collapse()(x.cuda()).is_cuda
-
-
-def test_a_branch_on_a_tensor_is_refused_with_a_remedy():
-    class Branching(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(4, 2)
-
-        def forward(self, x):
-            y = self.inner(x)
-            return y if y.sum() > 0 else -y
-
-    covered = lift(Branching(), covers=3, topology=Uniform(), seed=0)
-    with pytest.raises(McoverError, match=r"torch\.where.*select="):
-        covered(torch.zeros(2, 4))
 
 
 @pytest.mark.parametrize("routing", ["messages", "weights"])

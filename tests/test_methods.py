@@ -42,7 +42,8 @@ def one_thread():
 
 def lifted(model, method, noise=0.05):
     topology = mcover.Uniform() if method == "mcover" else mcover.Identity()
-    return mcover.lift(model, 3, topology, noise=noise, seed=0)
+    routing = "weights" if isinstance(model, CommitteeMachine) else "messages"
+    return mcover.lift(model, 3, topology, routing, noise=noise, seed=0)
 
 
 def module(kind, method):

@@ -1,216 +1,355 @@
-"""The ways in which layers mix: whichever is taken for speed, the sums are the paper's."""
+"""Layers mix as the paper's sums do, whichever way the sums are made."""
+
+from dataclasses import dataclass
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from mcover.nn import kernels, mixing
-from mcover.nn.kernels import common, messages, regions, threads
-from mcover.nn.mixing import block_slices
+import reference
+from mcover.errors import McoverError
+from mcover.nn import mixing
+from mcover.nn.mixing import Geometry, block_slices, mix_convolution, mix_linear, mix_rows, plain
 
-COVERS, UNITS = 3, 5
-
-
-def doubles(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def mixer(blocks: int, units: int = UNITS) -> torch.Tensor:
-    return doubles(units, blocks, COVERS, COVERS, seed=1).softmax(-1)
-
-
-def mixed_weights(weight: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """W[β] = Σ_α Q̂[r,g,β,α] W[α], one number after the other."""
-    result = torch.zeros_like(weight)
-    for g, span in enumerate(block_slices(weight.shape[2], factors.shape[1])):
-        for r in range(weight.shape[1]):
-            for reading in range(COVERS):
-                for read in range(COVERS):
-                    factor = factors[r, g, reading, read]
-                    result[reading, r, span] += factor * weight[read, r, span]
-    return result
-
-
-@pytest.fixture(params=["compiled", "compiled, two threads, small pieces", "torch"])
-def way(request, monkeypatch):
-    if request.param == "torch":
-        monkeypatch.setattr(kernels, "fits", lambda *tensors: False)
-    elif request.param != "compiled":
-        monkeypatch.setattr(regions, "ALONE", 0)
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-        monkeypatch.setattr(common, "CACHE", 1)
-        for name, value in {"FAR": 1, "WIDE": 1, "SAMPLES": 3}.items():
-            monkeypatch.setattr(messages, name, value)
-    return request.param
-
-
-@pytest.mark.parametrize("blocks", [1, 3, 7])
-def test_mixed_weights_are_the_sum_over_covers_in_every_way(way, blocks):
-    weight, factors = doubles(COVERS, UNITS, 7), mixer(blocks)
-    torch.testing.assert_close(
-        mixing.mix_weights(weight, factors), mixed_weights(weight, factors), rtol=1e-12, atol=1e-12
-    )
-
-
-def test_gradients_of_mixed_weights_are_right_in_every_way(way):
-    weight = doubles(COVERS, UNITS, 7).requires_grad_()
-    assert torch.autograd.gradcheck(lambda w: mixing.mix_weights(w, mixer(3)), weight)
-
-
-def test_common_inputs_give_the_product_with_mixed_weights_in_every_way(way):
-    x, weight, bias = doubles(4, 7, seed=2), doubles(COVERS, UNITS, 7), doubles(COVERS, UNITS)
-    expected = x @ mixed_weights(weight, mixer(3)).transpose(1, 2) + bias.unsqueeze(1)
-    torch.testing.assert_close(mixing.mix_common(x, weight, mixer(3), bias), expected)
-    torch.testing.assert_close(mixing.mix_common(x, weight, mixer(3)), expected - bias.unsqueeze(1))
-
-
-def test_gradients_of_common_inputs_weights_and_biases_are_right_in_every_way(way):
-    given = [doubles(4, 7, seed=2), doubles(COVERS, UNITS, 7), doubles(COVERS, UNITS, seed=3)]
-    given = [tensor.requires_grad_() for tensor in given]
-    assert torch.autograd.gradcheck(lambda x, w, b: mixing.mix_common(x, w, mixer(3), b), given)
-
-
-def mixed_messages(x, weight, factors, bias):
-    """a[β] = b[β] + Σ_g Σ_α Q̂[r,g,β,α] C[g,α], block by block."""
-    result = 0 if bias is None else bias.unsqueeze(1)
-    for g, span in enumerate(block_slices(x.shape[2], factors.shape[1])):
-        c = torch.einsum("anj,arj->anr", x[:, :, span], weight[:, :, span])
-        result = result + torch.einsum("rba,anr->bnr", factors[:, g], c)
-    return result
-
-
-def test_messages_and_their_gradients_are_right_in_every_way(way):
-    given = [doubles(COVERS, 4, 7, seed=2), doubles(COVERS, UNITS, 7), doubles(COVERS, UNITS)]
-    x, weight, bias = (tensor.requires_grad_() for tensor in given)
-    factors = mixer(3)
-    torch.testing.assert_close(
-        mixing.mix_linear(x, weight, factors, bias), mixed_messages(x, weight, factors, bias)
-    )
-    torch.testing.assert_close(
-        mixing.mix_linear(x, weight, factors), mixed_messages(x, weight, factors, None)
-    )
-    assert torch.autograd.gradcheck(
-        lambda *tensors: mixing.mix_linear(tensors[0], tensors[1], factors, tensors[2]),
-        (x, weight, bias),
-    )
-
-
-SIZES = {  # covers, samples, inputs, units, blocks: around the sizes of vectors, tiles and pieces
-    "a vector and one": (3, 17, 33, 13, 2),
-    "whole vectors": (2, 32, 64, 24, 4),
-    "one of each": (1, 1, 1, 1, 1),
-    "more samples than a piece": (2, 1100, 35, 14, 3),
-    "more covers than a tile has rows": (14, 20, 40, 9, 5),
-    "a block for each input": (4, 19, 21, 30, 21),
-    "wide inputs": (5, 40, 700, 20, 2),
+TOLERANCE = {
+    torch.float64: {"rtol": 1e-10, "atol": 1e-10},
+    torch.complex128: {"rtol": 1e-10, "atol": 1e-10},
+    torch.float32: {"rtol": 1e-4, "atol": 1e-3},
+    torch.complex64: {"rtol": 1e-4, "atol": 1e-3},
+    torch.bfloat16: {"rtol": 0.1, "atol": 0.3},
+    torch.float16: {"rtol": 0.02, "atol": 0.05},
 }
+DTYPES = list(TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-def test_compiled_kernels_equal_plain_sums_at_sizes_that_no_vector_divides(
-    sizes, threads, kind, monkeypatch
-):
-    covers, count, inputs, units, blocks = sizes
-    monkeypatch.setattr(regions, "ALONE", 0)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    weight, bias = doubles(covers, units, inputs), doubles(covers, units, seed=3)
-    factors = doubles(units, blocks, covers, covers, seed=1).softmax(-1)
-    own, shared = doubles(covers, count, inputs, seed=2), doubles(count, inputs, seed=4)
-    error = doubles(covers, count, units, seed=5)
-    same = {"rtol": 1e-10, "atol": 1e-10} if kind is torch.float64 else {"rtol": 1e-4, "atol": 1e-3}
-    for x, mix in ((own, mixing.mix_linear), (shared, mixing.mix_common)):
-        every = x.expand(covers, count, inputs)
-        exact = [t.clone().requires_grad_() for t in (every, weight, bias)]
-        y = mixed_messages(exact[0], exact[1], factors, exact[2])
-        expected = [y, *torch.autograd.grad(y, exact, error)]
-        if x is shared:
-            expected[1] = expected[1].sum(0)
-        given = [t.to(kind).clone().requires_grad_() for t in (x, weight, bias)]
-        y = mix(given[0], given[1], factors.to(kind), given[2])
-        found = [y, *torch.autograd.grad(y, given, error.to(kind))]
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one.double(), other, **same)
+def draw(*shape, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=dtype)
 
 
-def test_the_number_of_threads_changes_no_bit(monkeypatch):
-    monkeypatch.setattr(regions, "ALONE", 0)
-    weight = doubles(COVERS, 40, 90).requires_grad_()
-    factors = mixer(3, 40)
-    seen = []
-    for count in (1, 2, 5):
-        monkeypatch.setattr(torch, "get_num_threads", lambda count=count: count)
-        for x, mix in (
-            (doubles(COVERS, 70, 90, seed=2), mixing.mix_linear),
-            (doubles(70, 90, seed=2), mixing.mix_common),
-        ):
-            x.requires_grad_()
-            y = mix(x, weight, factors)
-            seen.append((y, *torch.autograd.grad(y.square().sum(), (x, weight))))
-    for later in (seen[2:4], seen[4:6]):
-        for first, other in zip(seen[:2], later, strict=True):
-            for one, same in zip(first, other, strict=True):
-                assert torch.equal(one, same)
+def mixer(units, blocks, covers, seed=1):
+    return draw(units, blocks, covers, covers, seed=seed).softmax(-1)
 
 
-def test_inputs_in_any_layout_mix_the_same():
-    x, weight, factors = doubles(COVERS, 18, 20), doubles(COVERS, UNITS, 20), mixer(3)
-    expected = mixed_messages(x, weight, factors, None)
-    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
-        back = sorted(range(3), key=order.__getitem__)
-        laid = x.permute(order).contiguous().permute(back).requires_grad_()
-        y = mixing.mix_linear(laid, weight, factors)
-        torch.testing.assert_close(y, expected)
-        grad = torch.autograd.grad(y.square().sum(), laid)[0]
-        plain = x.clone().requires_grad_()
-        same = torch.autograd.grad(
-            mixed_messages(plain, weight, factors, None).square().sum(), plain
-        )[0]
-        torch.testing.assert_close(grad, same)
+@dataclass(frozen=True)
+class Linear:
+    """A layer, its mixers, and the same as slow loops."""
 
+    covers: int
+    shape: tuple[int, ...]
+    units: int
+    blocks: int
+    exact: bool = False
 
-def test_an_empty_batch_has_an_empty_result_and_no_gradient():
-    weight, factors = doubles(COVERS, UNITS, 7).requires_grad_(), mixer(3)
-    for x, mix in ((doubles(COVERS, 0, 7), mixing.mix_linear), (doubles(0, 7), mixing.mix_common)):
-        y = mix(x, weight, factors)
-        assert y.shape == (COVERS, 0, UNITS)
-        assert not torch.autograd.grad(y.sum(), weight)[0].any()
-
-
-def test_gradients_have_gradients():
-    given = [doubles(COVERS, 4, 7, seed=2), doubles(COVERS, UNITS, 7), doubles(COVERS, UNITS)]
-    own, weight, bias = (tensor.requires_grad_() for tensor in given)
-    shared = doubles(4, 7, seed=4).requires_grad_()
-    factors = mixer(3)
-    for x, mix in ((own, mixing.mix_linear), (shared, mixing.mix_common)):
-        assert torch.autograd.gradgradcheck(
-            lambda x, w, b, mix=mix: mix(x, w, factors, b), (x, weight, bias)
+    def mixer(self):
+        return (
+            mixer(1, 1, self.covers) if self.exact else mixer(self.units, self.blocks, self.covers)
         )
-    assert torch.autograd.gradgradcheck(lambda w: mixing.mix_weights(w, factors) ** 2, weight)
+
+    def tensors(self, dtype=torch.float64):
+        return [
+            draw(self.covers, self.units, self.shape[-1], dtype=dtype),
+            draw(self.covers, self.units, seed=3, dtype=dtype),
+            *(draw(*self.shape, seed=10 + a, dtype=dtype) for a in range(self.covers)),
+        ]
+
+    def mix(self, factors, weight, bias, *xs):
+        return mix_linear(xs if len(xs) > 1 else xs[0], weight, factors, bias)
+
+    def loops(self, factors, weight, bias, *xs):
+        xs = [*xs] if len(xs) > 1 else [*xs] * self.covers
+        biases = [None] * self.covers if bias is None else list(bias)
+        return reference.message_linear(xs, list(weight), biases, factors)
 
 
-def test_mixers_in_any_layout_mix_the_same():
-    own, shared = doubles(COVERS, 18, 20), doubles(18, 20)
-    weight, factors = doubles(COVERS, UNITS, 20).requires_grad_(), mixer(3)
-    other = factors.to(memory_format=torch.channels_last)
-    assert not other.is_contiguous()
-    for x, mix in (
-        (own, mixing.mix_linear),
-        (shared, mixing.mix_common),
-        (None, lambda _, w, q: mixing.mix_weights(w, q)),
+@dataclass(frozen=True)
+class Convolution(Linear):
+    kernel: tuple[int, ...] = (3, 3)
+    stride: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+
+    @property
+    def at(self):
+        return Geometry(self.stride, self.padding, self.dilation, self.groups)
+
+    def tensors(self, dtype=torch.float64):
+        weight = draw(
+            self.covers, self.units, self.shape[1] // self.groups, *self.kernel, dtype=dtype
+        )
+        return [weight, *super().tensors(dtype)[1:]]
+
+    def mix(self, factors, weight, bias, *xs):
+        return mix_convolution(xs if len(xs) > 1 else xs[0], weight, factors, bias, self.at)
+
+    def loops(self, factors, weight, bias, *xs):
+        xs = [*xs] if len(xs) > 1 else [*xs] * self.covers
+        biases = [None] * self.covers if bias is None else list(bias)
+        return reference.message_convolution(xs, list(weight), biases, factors, self)
+
+
+LAYERS = {
+    "linear": Linear(3, (4, 8), 5, 4),
+    "linear, uneven blocks": Linear(3, (4, 7), 5, 3),
+    "linear, a block for each input": Linear(2, (6, 5), 3, 5),
+    "linear, more units and samples than a piece": Linear(2, (21, 6), 40, 2),
+    "linear, tokens": Linear(3, (2, 3, 6), 4, 2),
+    "linear, one vector": Linear(3, (6,), 4, 2),
+    "linear, exact": Linear(3, (4, 8), 5, 1, exact=True),
+    "linear, one cover": Linear(1, (4, 8), 5, 2),
+    "convolution": Convolution(5, (3, 4, 6, 6), 6, 2, padding=(1, 1)),
+    "uneven blocks": Convolution(3, (2, 7, 5, 5), 4, 3, padding=(1, 1)),
+    "strides and dilation": Convolution(
+        3, (2, 5, 9, 8), 7, 2, kernel=(2, 3), stride=(2, 3), padding=(1, 0), dilation=(1, 2)
+    ),
+    "a line": Convolution(
+        2, (3, 6, 20), 7, 3, kernel=(5,), stride=(3,), padding=(2,), dilation=(1,)
+    ),
+    "a volume": Convolution(
+        2, (2, 4, 5, 6, 4), 4, 2, kernel=(2, 3, 2), stride=(2, 1, 2), padding=(1, 0, 1),
+        dilation=(1, 1, 2),
+    ),
+    "one tap": Convolution(3, (5, 4, 6, 6), 5, 2, kernel=(1, 1), stride=(2, 2)),
+    "more positions than a tile": Convolution(2, (1, 2, 40, 43), 3, 2, padding=(1, 1)),
+    "padding beyond the kernel": Convolution(3, (2, 4, 3, 3), 5, 4, (2, 2), padding=(3, 2)),
+    "groups": Convolution(3, (2, 8, 5, 4), 4, 2, kernel=(2, 2), padding=(1, 0), groups=2),
+    "groups, uneven blocks": Convolution(2, (2, 6, 4, 4), 4, 2, kernel=(2, 2), groups=2),
+    "depthwise": Convolution(4, (3, 6, 5, 5), 12, 1, padding=(1, 1), groups=6),
+    "convolution, exact": Convolution(3, (2, 4, 5, 5), 6, 1, exact=True),
+}  # fmt: skip
+SOME = ["linear, uneven blocks", "linear, exact", "groups, uneven blocks", "convolution, exact"]
+
+
+def each_layer(names=LAYERS):
+    return pytest.mark.parametrize("layer", [LAYERS[name] for name in names], ids=list(names))
+
+
+@pytest.fixture(params=["whole", "small pieces", "torch's operations only"])
+def way(request, monkeypatch):
+    """The ways in which one and the same sum is made."""
+    if request.param == "small pieces":
+        for name in ("WORKSPACE", "UNITS", "SAMPLES"):
+            monkeypatch.setattr(mixing, name, 3)
+    if request.param == "torch's operations only":
+        with plain():
+            yield
+    else:
+        yield
+
+
+def found(mix, factors, tensors, seed=50):
+    """Results and gradients of one scalar that weighs all results differently."""
+    tensors = [tensor.detach().requires_grad_() for tensor in tensors]
+    ys = mix(factors, *tensors)
+    wide = torch.complex128 if ys[0].is_complex() else torch.float64
+    errors = [draw(*y.shape, seed=seed + b, dtype=wide).to(y.dtype) for b, y in enumerate(ys)]
+    return [*ys, *torch.autograd.grad(ys, tensors, errors)]
+
+
+def check(layer, tensors, dtype=torch.float64):
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    expected = found(layer.loops, layer.mixer().to(dtype).to(wide), [t.to(wide) for t in tensors])
+    seen = found(layer.mix, layer.mixer().to(dtype), tensors)
+    for one, two in zip(seen, expected, strict=True):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one.to(wide), two, **TOLERANCE[dtype])
+
+
+@each_layer()
+def test_values_and_gradients_are_those_of_the_loops(layer, way):
+    check(layer, layer.tensors())
+
+
+@each_layer()
+def test_one_input_for_all_covers_is_the_same_as_that_input_for_each(layer):
+    check(layer, layer.tensors()[:3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_layer(SOME)
+def test_every_dtype_mixes_and_stays(layer, dtype):
+    if dtype is torch.float16:
+        tensors = [tensor.half() for tensor in layer.tensors(torch.float32)]
+    else:
+        tensors = layer.tensors(dtype)
+    check(layer, tensors, dtype)
+    check(layer, tensors[:3], dtype)
+
+
+@each_layer()
+def test_a_bias_may_be_missing(layer):
+    weight, _, *xs = layer.tensors()
+    for own in (xs, xs[:1]):
+        ys = layer.mix(layer.mixer(), weight, None, *own)
+        for one, two in zip(ys, layer.loops(layer.mixer(), weight, None, *own), strict=True):
+            torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@each_layer(SOME)
+def test_gradients_are_those_of_finite_differences_twice(layer, dtype):
+    tensors = [tensor.requires_grad_() for tensor in layer.tensors(dtype)]
+    factors = layer.mixer().to(dtype)
+    if dtype.is_complex:  # a mixer that equals its own conjugate would hide a missing one
+        factors = factors * torch.exp(1j * draw(*factors.shape, seed=9))
+    for given in (tensors, tensors[:3]):
+        assert torch.autograd.gradcheck(lambda *t: layer.mix(factors, *t), given, fast_mode=True)
+        assert torch.autograd.gradgradcheck(
+            lambda *t: [y**2 for y in layer.mix(factors, *t)], given, fast_mode=True
+        )
+
+
+@each_layer(SOME)
+def test_function_transforms_see_the_same_gradients(layer):
+    factors, tensors = layer.mixer(), layer.tensors()
+
+    def energy(*tensors):
+        return sum((y**3).sum() for y in layer.mix(factors, *tensors))
+
+    every = tuple(range(len(tensors)))
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    expected = torch.autograd.grad(energy(*leaves), leaves, create_graph=True)
+    for one, two in zip(torch.func.grad(energy, every)(*tensors), expected, strict=True):
+        torch.testing.assert_close(one, two)
+    twice = torch.func.grad(lambda *t: sum(g.sum() for g in torch.func.grad(energy, every)(*t)))
+    again = torch.autograd.grad(sum(g.sum() for g in expected), leaves[0])[0]
+    torch.testing.assert_close(twice(*tensors), again)
+
+
+@each_layer(SOME)
+def test_only_the_gradients_that_are_asked_for_are_made(layer):
+    factors, tensors = layer.mixer(), layer.tensors()
+    every = found(layer.mix, factors, tensors)[layer.covers :]
+    for asked in range(len(tensors)):
+        given = [t.detach().requires_grad_(k == asked) for k, t in enumerate(tensors)]
+        ys = layer.mix(factors, *given)
+        errors = [draw(*y.shape, seed=50 + b) for b, y in enumerate(ys)]
+        grad = torch.autograd.grad(ys, given[asked], errors)[0]
+        torch.testing.assert_close(grad, every[asked])
+
+
+@each_layer(SOME)
+def test_a_cover_whose_result_is_not_used_has_no_error(layer):
+    factors, tensors = layer.mixer(), [t.requires_grad_() for t in layer.tensors()]
+    grads = torch.autograd.grad(layer.mix(factors, *tensors)[1].sum(), tensors)
+    expected = torch.autograd.grad(layer.loops(factors, *tensors)[1].sum(), tensors)
+    for one, two in zip(grads, expected, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@each_layer()
+def test_results_are_fresh_contiguous_tensors_that_may_change_in_place(layer):
+    factors, (weight, bias, *xs) = layer.mixer(), layer.tensors()
+    for own in (xs, xs[:1]):
+        given = [t.clone().requires_grad_() for t in (weight, bias, *own)]
+        ys = layer.mix(factors, *given)
+        assert all(y.is_contiguous() for y in ys)
+        energy = (ys[-1] ** 2).sum()  # keeps the last result, which no other one may disturb
+        for y in ys[:-1]:
+            y += 0.5
+            torch.relu_(y)
+            energy = energy + (y**2).sum()
+        grads = torch.autograd.grad(energy, given)
+        *first, last = layer.loops(factors, *given)
+        expected = (last**2).sum() + sum(((y + 0.5).relu() ** 2).sum() for y in first)
+        torch.testing.assert_close(energy, expected)
+        same = torch.autograd.grad(expected, given)
+        for one, two in zip(grads, same, strict=True):
+            torch.testing.assert_close(one, two)
+
+
+@each_layer(["linear", "convolution", "groups", "linear, exact", "convolution, exact"])
+def test_inputs_weights_and_mixers_in_any_layout_mix_the_same(layer):
+    factors, tensors = layer.mixer(), layer.tensors()
+    expected = found(layer.mix, factors, tensors)
+    turned = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in (factors, *tensors)]
+    other = found(layer.mix, *turned[:1], turned[1:])
+    for one, two in zip(other, expected, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_inputs_with_channels_last_mix_the_same():
+    layer = LAYERS["convolution"]
+    tensors = layer.tensors()
+    expected = found(layer.mix, layer.mixer(), tensors)
+    tensors[2:] = [x.contiguous(memory_format=torch.channels_last) for x in tensors[2:]]
+    for one, two in zip(found(layer.mix, layer.mixer(), tensors), expected, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+@each_layer(["linear", "linear, exact", "groups", "convolution, exact"])
+def test_a_batch_may_be_empty_or_a_single_sample(layer, batch):
+    weight, bias, *xs = layer.tensors()
+    tensors = [weight, bias, *(x[:batch] for x in xs)]
+    ys = found(layer.mix, layer.mixer(), tensors)
+    for one, two in zip(ys, found(layer.loops, layer.mixer(), tensors), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@each_layer(["linear, tokens", "convolution", "groups"])
+def test_the_number_of_threads_changes_no_bit(layer):
+    before = torch.get_num_threads()
+    seen = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            seen.append(found(layer.mix, layer.mixer().float(), layer.tensors(torch.float32)))
+    finally:
+        torch.set_num_threads(before)
+    for later in seen[1:]:
+        for one, two in zip(seen[0], later, strict=True):
+            assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("units", [1, 6], ids=["exact", "for each unit"])
+def test_rows_mix_as_the_loops_say(units):
+    factors = mixer(units, 1, 3)
+    ids, tables = torch.tensor([[0, 3], [3, 1]]), [draw(5, 6, seed=a) for a in range(3)]
+    expected = reference.message_embedding(ids, tables, factors)
+    rows = tuple(table[ids].requires_grad_() for table in tables)
+    for one, two in zip(mix_rows(rows, factors), expected, strict=True):
+        assert one.is_contiguous()
+        torch.testing.assert_close(one, two)
+    assert torch.autograd.gradcheck(lambda *r: mix_rows(r, factors), rows)
+    assert torch.autograd.gradgradcheck(lambda *r: [y**2 for y in mix_rows(r, factors)], rows)
+    mix_rows(rows, factors)[1].relu_()
+
+
+def test_a_counter_of_flops_sees_all_of_the_mixing_in_the_plain_way():
+    for layer, products in (
+        (LAYERS["linear"], 4 * 8 * 5),
+        (LAYERS["convolution"], 3 * 6 * 36 * 4 * 9),
     ):
-        seen = []
-        for q in (factors, other):
-            y = mix(x, weight, q)
-            seen.append((y, torch.autograd.grad(y.square().sum(), weight)[0]))
-        for one, same in zip(*seen, strict=True):
-            torch.testing.assert_close(one, same)
+        with plain(), FlopCounterMode(display=False) as counter:
+            ys = layer.mix(layer.mixer(), *layer.tensors())
+        mixing_them = layer.covers**2 * layer.blocks * ys[0].numel()
+        assert counter.get_total_flops() == 2 * (layer.covers * products + mixing_them)
 
 
-def test_kernels_run_without_the_threads_of_torch_too(monkeypatch):
-    monkeypatch.setattr(threads, "_openmp", lambda: None)
-    monkeypatch.setattr(regions, "ALONE", 0)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    x, weight, factors = doubles(COVERS, 18, 20), doubles(COVERS, UNITS, 20), mixer(3)
-    y = mixing.mix_linear(x, weight, factors)
-    torch.testing.assert_close(y, mixed_messages(x, weight, factors, None))
+def test_blocks_are_near_equal_and_cover_all_inputs():
+    for inputs, blocks in ((7, 3), (8, 4), (5, 5), (1, 1)):
+        spans = block_slices(inputs, blocks)
+        assert [i for span in spans for i in range(inputs)[span]] == list(range(inputs))
+        widths = [span.stop - span.start for span in spans]
+        assert widths == sorted(widths, reverse=True)
+        assert widths[0] - widths[-1] <= 1
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "said"),
+    [
+        (LAYERS["linear"], (4, 9), r"\(4, 9\).* 8 numbers"),
+        (LAYERS["linear"], (7,), r"\(7,\).* 8 numbers"),
+        (LAYERS["convolution"], (2, 5, 9, 9), "4 channels and 4 axes, or 3"),
+        (LAYERS["convolution"], (4, 9), "4 channels and 4 axes, or 3"),
+        (LAYERS["groups"], (2, 4, 9, 9), "8 channels and 4 axes, or 3"),
+        (LAYERS["strides and dilation"], (2, 5, 1, 4), r"size \(1, 4\)"),
+    ],
+)
+def test_inputs_that_do_not_fit_a_layer_are_refused(layer, shape, said):
+    weight, bias, *_ = layer.tensors()
+    for xs in ([draw(*shape)] * layer.covers, [draw(*shape)]):
+        with pytest.raises(McoverError, match=said):
+            layer.mix(layer.mixer(), weight, bias, *xs)

@@ -1,13 +1,18 @@
+import itertools
+import math
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 from kernels_under_test import NAMES, TOPOLOGIES
-from mcover import GaussianRing, Identity, McoverError, Uniform, permutations
+from mcover import Band, Chain, GaussianRing, Identity, McoverError, Uniform, permutations
 from mcover.errors import TooLargeError
 from mcover.limits import VARIABLE
-from mcover.routing import draw_bank, draw_mixers, exact_mixers, inverse
+from mcover.permutation_kernels import alias_table
+from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers, exact_mixers, inverse
 
 
 @pytest.mark.parametrize(("topology", "covers"), TOPOLOGIES, ids=NAMES)
@@ -101,6 +106,10 @@ def test_inverse_keeps_the_dtype():
         (lambda: draw_bank(Uniform(), 2, 0, 1), "sources is 0"),
         (lambda: draw_bank(Uniform(), 2, 5, 0), "size is 0"),
         (lambda: draw_bank(Uniform(), 2, 5, 6), "write at most 5"),
+        (lambda: draw_indexed_bank(Uniform(), 0, 5, 1), "covers is 0"),
+        (lambda: draw_indexed_bank(Uniform(), 2, 0, 1), "sources is 0"),
+        (lambda: draw_indexed_bank(Uniform(), 2, 5, 0), "size is 0"),
+        (lambda: draw_indexed_bank(Uniform(), 2, 5, 6), "write at most 5"),
         (lambda: draw_mixers(Uniform(), 2, 0, 1, 1), "units is 0"),
         (lambda: draw_mixers(Uniform(), 2, 1, 1, 0), "draws is 0"),
     ],
@@ -114,8 +123,117 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated(monkeypatch):
     monkeypatch.setenv(VARIABLE, "1000000")
     with pytest.raises(TooLargeError, match=r"bank.*976.6 KiB.*fewer destinations"):
         draw_bank(Uniform(), covers=10, sources=1000, size=1000)
+    draw_indexed_bank(Uniform(), covers=5, sources=100_000, size=9)
+    with pytest.raises(TooLargeError, match=r"bank.*977.7 KiB.*fewer destinations"):
+        draw_indexed_bank(Uniform(), covers=5, sources=100_000, size=10)
     with pytest.raises(TooLargeError, match=r"mixers.*fewer blocks"):
         draw_mixers(Uniform(), covers=10, units=512, blocks=8, draws=10)
     monkeypatch.setenv(VARIABLE, "lots")
     with pytest.raises(McoverError, match="'lots'; write a positive number of bytes"):
         draw_bank(Uniform(), covers=10, sources=10, size=10)
+
+
+def exact_law(topology, covers):
+    """Every permutation in lexicographic order, and its probability from the definition."""
+    table = list(itertools.permutations(range(covers)))
+    kernel = topology.matrix(covers)
+    weights = np.array([math.prod(kernel[a, r[a]] for a in range(covers)) for r in table])
+    return np.array(table), weights / weights.sum()
+
+
+def away_from_own_sources(bank):
+    """The indices of all routes that were drawn."""
+    drawn = np.ones(bank.index.shape, dtype=bool)
+    drawn[np.arange(len(drawn)), bank.destinations] = False
+    return bank.index[drawn]
+
+
+@pytest.mark.parametrize(
+    ("topology", "covers"), [*TOPOLOGIES, (Band(1), 8), (Chain(0.9), 7)], ids=str
+)
+def test_indices_follow_the_exact_law(topology, covers):
+    bank = draw_indexed_bank(topology, covers, sources=50_000, size=4, seed=1)
+    table, law = exact_law(topology, covers)
+    np.testing.assert_array_equal(bank.table, table)
+    drawn = away_from_own_sources(bank)
+    counts = np.bincount(drawn, minlength=len(law))
+    assert np.all(counts[law == 0] == 0)
+    expected = law * len(drawn)
+    common = expected >= 5
+    seen = np.append(counts[common], counts[~common].sum())
+    awaited = np.append(expected[common], expected[~common].sum())
+    seen, awaited = seen[awaited > 0], awaited[awaited > 0]
+    assert len(seen) == 1 or chisquare(seen, awaited).pvalue > 1e-4
+
+
+@given(st.lists(st.floats(0, 1) | st.just(0.0), min_size=1, max_size=130).filter(any))
+@example([1e-320, 0.0, 2e-321])  # sums whose inverse is infinite
+@example([5e-324] * 100)
+@example([1e-310, 0.0] * 60)
+def test_alias_tables_hold_the_law_to_the_last_of_32_bits(weights):
+    weights = np.array(weights)
+    size = len(weights)
+    keep, either = alias_table(weights, np.uint8(0))
+    slots = np.arange(size)
+    np.testing.assert_array_equal(either[:, 0], slots)
+    held = np.bincount(either[:, 0], keep, size) + np.bincount(either[:, 1], 1 - keep, size)
+    np.testing.assert_allclose(held / size, weights / weights.sum(), atol=2.0**-32)
+    assert np.all(held[weights == 0] == 0)
+    assert np.all((keep >= 0) & (keep <= 1))
+
+
+@pytest.mark.parametrize("covers", [1, 2, 5, 6, 8, 9, 12])
+def test_indexed_banks_keep_their_own_sources_and_their_inverses(covers):
+    topology = GaussianRing(1.0, shift=1)
+    bank = draw_indexed_bank(topology, covers, sources=40, size=7, seed=2)
+    own = bank.index[np.arange(7), bank.destinations]
+    assert np.all(own == 0)
+    assert bank.table[0].tolist() == list(range(covers))
+    assert bank.index.dtype == (np.uint8 if covers <= 5 else np.uint16)
+    assert bank.routes.shape == (7, 40, covers)
+    here = np.broadcast_to(np.arange(covers), bank.table.shape)
+    table, back = bank.table.astype(int), bank.inverse_table.astype(int)
+    np.testing.assert_array_equal(np.take_along_axis(table, back, axis=1), here)
+    np.testing.assert_array_equal(np.take_along_axis(back, table, axis=1), here)
+    plain = draw_bank(topology, covers, sources=40, size=7, seed=2)
+    np.testing.assert_array_equal(bank.destinations, plain.destinations)
+
+
+@pytest.mark.parametrize(
+    ("topology", "covers"),
+    [(GaussianRing(1.5, shift=2), 6), (Band(1), 7), (Chain(1.2), 9), (GaussianRing(0.8), 12)],
+    ids=str,
+)
+def test_marginals_of_indexed_banks_are_those_of_the_law(topology, covers):
+    bank = draw_indexed_bank(topology, covers, sources=100_000, size=2, seed=3)
+    counts = np.bincount(away_from_own_sources(bank), minlength=len(bank.table))
+    seen = np.stack([counts @ (bank.table == beta) for beta in range(covers)], axis=1)
+    exact = permutations.marginals(topology.matrix(covers))
+    # A table that is a sample of the law adds the noise of its own rows.
+    sizes = [counts.sum()] if covers <= 8 else [counts.sum(), len(bank.table)]
+    error = np.sqrt(np.maximum(exact * (1 - exact), 1e-6) * sum(1 / size for size in sizes))
+    assert np.abs((seen / counts.sum() - exact) / error).max() < 5
+
+
+def test_few_routes_of_many_covers_are_all_drawn_by_themselves():
+    bank = draw_indexed_bank(Uniform(), covers=10, sources=50, size=3, seed=0)
+    assert len(bank.table) == 151
+    drawn = away_from_own_sources(bank)
+    assert len(set(drawn.tolist())) == len(drawn)
+    large = draw_indexed_bank(Uniform(), covers=9, sources=70_000, size=1, seed=0)
+    assert large.table.shape == (65_536, 9)
+    assert np.count_nonzero(large.index == 0) == 1
+
+
+@pytest.mark.parametrize("covers", [4, 9])
+def test_indexed_banks_do_not_depend_on_threads_and_are_reproducible(covers):
+    banks = [
+        draw_indexed_bank(Chain(1.0), covers, 200_000, 2, seed=5, threads=t) for t in (1, 2, 5)
+    ]
+    for bank in banks[1:]:
+        np.testing.assert_array_equal(bank.index, banks[0].index)
+        np.testing.assert_array_equal(bank.table, banks[0].table)
+        assert bank.checksum() == banks[0].checksum()
+    other = draw_indexed_bank(Chain(1.0), covers, 200_000, 2, seed=6)
+    assert not np.array_equal(other.index, banks[0].index)
+    assert other.checksum() != banks[0].checksum()

@@ -14,3 +14,7 @@ class TooLargeError(McoverError):
 
 class UnreachableError(McoverError):
     """No permutation has positive weight under the given topology."""
+
+
+class McoverWarning(UserWarning):
+    """What was asked for does less than its name says, or may not be what was meant."""

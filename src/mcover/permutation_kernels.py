@@ -1,5 +1,7 @@
 """Compiled loops behind :mod:`mcover.permutations`. A set of columns is the bits of an integer."""
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.random import Generator
@@ -122,3 +124,62 @@ def chain_routes(
                     route[row] = (route[row] + turn) % covers
                     holder[route[row]] = row
         out[draw] = route
+
+
+@njit(cache=True, nogil=True)
+def alias_table(
+    law: Floats, zero: np.unsignedinteger
+) -> tuple[Floats, NDArray[np.unsignedinteger]]:
+    """Walker's alias table of a distribution: slot k keeps k with probability keep[k].
+
+    Probabilities are whole multiples of 2^-32 / K that sum to one exactly. So no slot is left over
+    by rounding, and what has no weight is never drawn.
+
+    Shape: law (K,), finite and of any positive sum; keep (K,); either (K, 2), the two indices of
+    each slot, of the type of ``zero``.
+    """
+    size = len(law)
+    one = 1 << 32
+    share = np.empty(size, dtype=np.int64)
+    relative = law / law.max()  # the sum of very small numbers has no finite inverse
+    scale = size * one / relative.sum()
+    for k in range(size):
+        share[k] = round(relative[k] * scale)
+    share[np.argmax(law)] += size * one - share.sum()
+    either = np.full((size, 2), zero)
+    small, large = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+    smalls = larges = 0
+    for k in range(size):
+        either[k, 0] = k
+        either[k, 1] = k
+        if share[k] < one:
+            small[smalls] = k
+            smalls += 1
+        else:
+            large[larges] = k
+            larges += 1
+    keep = np.ones(size)
+    while smalls and larges:  # shares sum to K exactly, so neither is left over
+        smalls -= 1
+        poor, rich = small[smalls], large[larges - 1]
+        keep[poor] = share[poor] / one
+        either[poor, 1] = rich
+        share[rich] -= one - share[poor]
+        if share[rich] < one:
+            larges -= 1
+            small[smalls] = rich
+            smalls += 1
+    return keep, either
+
+
+@njit(cache=True, nogil=True)
+def draw_aliased(
+    keep: Floats, either: NDArray[np.unsignedinteger], rng: Generator, out: Any
+) -> None:
+    """Fills out (size,) with independent draws from an alias table."""
+    size = len(keep)
+    for draw in range(len(out)):
+        slot = rng.random() * size  # below size after rounding too: 1 − 2^-53 is the largest
+        k = int(slot)
+        # An index instead of a branch: a branch would be mispredicted in every other draw.
+        out[draw] = either[k, int(slot - k >= keep[k])]

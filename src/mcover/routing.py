@@ -2,25 +2,37 @@
 
 A **bank** keeps S sampled destinations. For destination s, source j is read by cover α from cover
 ``routes[s, j, α]``; the destination's own source is read from α itself (ρ_{p→p} = identity).
+An **indexed bank** keeps a table of permutations and one small index a route instead of M covers:
+for whole networks, where sources are weights and counted in millions.
 A **mixer** Q̂ is the average of permutation matrices of drawn routes.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from mcover.errors import McoverError
 from mcover.limits import require_memory
 from mcover.permutations import Routes, Sampler, route_type
-from mcover.seeds import Seed, seed_sequence
+from mcover.seeds import Seed, seed_sequence, streams
 from mcover.topology import Topology, check_covers
 
 Float = TypeVar("Float", np.float32, np.float64)
+
+BYTE_COVERS = 5  # up to here a byte counts all M! permutations
+TABLE_ROWS = 2**16  # what two bytes count: all permutations up to M = 8, a sample beyond
+_CHUNK = 2**17  # indices per random stream: fixed, so that draws do not depend on the threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,18 +83,87 @@ def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Se
     >>> bank.routes.shape, [bank.routes[s, p].tolist() for s, p in enumerate(bank.destinations)]
     ((2, 4, 3), [[0, 1, 2], [0, 1, 2]])
     """
-    check_covers(covers)
-    for name, count in (("sources", sources), ("the bank's size", size)):
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
-    if size > sources:
-        raise McoverError(
-            f"a bank of {size} destinations was asked for, but there are {sources} sources; "
-            f"write at most {sources} (that is the exact directed lift)."
-        )
-    where, routes = seed_sequence(seed).spawn(2)
-    chosen = np.random.default_rng(where).choice(sources, size=size, replace=False)
-    return _fill(topology, covers, sources, np.sort(chosen), routes)
+    destinations, routes = _destinations(covers, sources, size, seed)
+    return _fill(topology, covers, sources, destinations, routes)
+
+
+@dataclass(frozen=True, eq=False)
+class IndexedBank:
+    """Quenched routes of S destinations over all sources, one index a route.
+
+    Attributes:
+        table: permutations that an index stands for, row 0 the identity, shape (K, M). Columns are
+            contiguous: a gather looks up one context for many sources in a row.
+        inverse_table: their inverses, row by row, along which errors return, shape (K, M).
+        index: the row of source j for destination s, uint8 or uint16, shape (S, sources).
+        destinations: the source index p_s of each destination, shape (S,).
+        topology: where the routes were drawn from.
+
+    Memory: S · sources bytes up to 5 covers, twice that beyond, and the two tables.
+    """
+
+    table: Routes
+    inverse_table: Routes
+    index: NDArray[np.unsignedinteger]
+    destinations: NDArray[np.int64]
+    topology: Topology
+
+    @property
+    def routes(self) -> Routes:
+        """The cover that α reads source j from, for destination s, shape (S, sources, M)."""
+        return self.table[self.index]
+
+    def checksum(self) -> int:
+        """CRC-32 of indices and table: whether a bank rebuilt from its seed is the same one."""
+        return zlib.crc32(self.table.tobytes(), zlib.crc32(self.index.tobytes()))
+
+
+def draw_indexed_bank(
+    topology: Topology,
+    covers: int,
+    sources: int,
+    size: int,
+    seed: Seed = None,
+    threads: int | None = None,
+) -> IndexedBank:
+    """Draws the routes of ``size`` destinations as indices into a table of permutations.
+
+    Up to 8 covers the table has all M! permutations in lexicographic order, and indices are
+    drawn by their exact probabilities. Beyond, it is a sample of the law, and indices are uniform
+    over it; where there are fewer routes than rows of the largest table, each route has a row of
+    its own. The same seed gives the same bank on any number of threads.
+
+    >>> from mcover.topology import Uniform
+    >>> bank = draw_indexed_bank(Uniform(), covers=3, sources=4, size=2, seed=0)
+    >>> bank.table.shape, bank.index.dtype, bank.routes.shape
+    ((6, 3), dtype('uint8'), (2, 4, 3))
+    >>> [bank.routes[s, p].tolist() for s, p in enumerate(bank.destinations)]
+    [[0, 1, 2], [0, 1, 2]]
+    """
+    destinations, root = _destinations(covers, sources, size, seed)
+    all_routes = math.factorial(covers) <= TABLE_ROWS
+    rows = math.factorial(covers) if all_routes else min(TABLE_ROWS, 1 + size * sources)
+    dtype: type[np.unsignedinteger] = np.uint8 if covers <= BYTE_COVERS else np.uint16
+    needed = size * sources * np.dtype(dtype).itemsize
+    needed += 2 * rows * covers * np.dtype(route_type(covers)).itemsize
+    require_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
+    sampler = Sampler(topology.matrix(covers))
+    of_table, of_index = root.spawn(2)
+    if all_routes:
+        table = np.array(list(itertools.permutations(range(covers))), dtype=route_type(covers))
+        law = np.exp(sampler.log_prob(table))
+    else:
+        identity = np.arange(covers, dtype=route_type(covers))
+        table = np.vstack([identity, sampler.sample(rows - 1, of_table, threads)])
+        law = np.append(0.0, np.ones(rows - 1))  # row 0 is there for own sources only
+    if all_routes or rows == TABLE_ROWS:
+        index = _draw_indices(law, size * sources, dtype, of_index, threads)
+    else:
+        index = np.arange(1, rows, dtype=dtype)
+    index = index.reshape(size, sources)
+    index[np.arange(size), destinations] = 0
+    tables = np.asfortranarray(table), np.asfortranarray(inverse(table))
+    return IndexedBank(*tables, index, destinations, topology)
 
 
 def draw_mixers(
@@ -119,6 +200,49 @@ def inverse(routes: Routes) -> Routes:
     covers = np.arange(routes.shape[-1], dtype=routes.dtype)
     np.put_along_axis(result, routes.astype(np.intp), np.broadcast_to(covers, routes.shape), -1)
     return result
+
+
+def _destinations(
+    covers: int, sources: int, size: int, seed: Seed
+) -> tuple[NDArray[np.int64], SeedSequence]:
+    """Which sources are destinations, in order, and the seed of their routes."""
+    check_covers(covers)
+    for name, count in (("sources", sources), ("the bank's size", size)):
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
+    if size > sources:
+        raise McoverError(
+            f"a bank of {size} destinations was asked for, but there are {sources} sources; "
+            f"write at most {sources} (that is the exact directed lift)."
+        )
+    where, routes = seed_sequence(seed).spawn(2)
+    chosen = np.random.default_rng(where).choice(sources, size=size, replace=False)
+    return np.sort(chosen), routes
+
+
+def _draw_indices(
+    law: NDArray[np.float64],
+    count: int,
+    dtype: type[np.unsignedinteger],
+    seed: Seed,
+    threads: int | None,
+) -> NDArray[np.unsignedinteger]:
+    """``count`` independent indices, k with a probability in proportion to law[k]."""
+    from mcover.permutation_kernels import alias_table, draw_aliased
+
+    keep, either = alias_table(law, dtype(0))
+    out = np.empty(count, dtype=dtype)
+    parts = [out[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
+
+    def draw(rng: np.random.Generator, part: NDArray[np.unsignedinteger]) -> None:
+        draw_aliased(keep, either, rng, part)
+
+    rngs = streams(seed, len(parts))
+    draw(rngs[0], parts[0])  # here, so that the loop is compiled just once
+    if len(parts) > 1:
+        with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+            list(pool.map(draw, rngs[1:], parts[1:]))
+    return out
 
 
 def _fill(

@@ -1,4 +1,4 @@
-"""``nn.MultiheadAttention`` on covers."""
+"""``F.multi_head_attention_forward`` with its four projections mixed across covers."""
 
 from __future__ import annotations
 
@@ -8,62 +8,73 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from mcover.nn.affine import routed_linear
-
 
 def attention(
-    layer: Any,
+    site: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
     key_padding_mask: Tensor | None = None,
     need_weights: bool = True,
     attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """``nn.MultiheadAttention`` with its four projections mixed; what lies between is per cover."""
+) -> Any:
+    """The projections meet; what lies between them is a cover's own.
+
+    Shape: query (L, N, E), key and value (T, N, ...), or without N; as in torch.
+    """
+    if static_k is not None or static_v is not None:
+        return NotImplemented
+    if is_causal and attn_mask is None:
+        raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
     single = query.ndim == 2
-    q, k, v = (t.unsqueeze(0) if single else t for t in (query, key, value))
-    if not single and not layer.batch_first:
-        q, k, v = (t.transpose(0, 1) for t in (q, k, v))
-    if layer._qkv_same_embed_dim:
-        weights = layer.in_proj_weight.chunk(3)
-    else:
-        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-    biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
-    mixers = (layer.mixer_q, layer.mixer_k, layer.mixer_v)
-    projected = [
-        routed_linear(t, *rest).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
-        for t, *rest in zip((q, k, v), weights, biases, mixers, strict=True)
-    ]
-    mask = _attention_mask(attn_mask, key_padding_mask, q, layer.num_heads)
-    dropout = layer.dropout if layer.training else 0.0
+    given = [t.unsqueeze(1) if single else t for t in (query, key, value)]
+    if use_separate_proj_weight:
+        weights: Any = (q_proj_weight, k_proj_weight, v_proj_weight)
+    elif in_proj_weight is not None:
+        weights = in_proj_weight.chunk(3)
+    biases: Any = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
+    q, k, v = (
+        site.linear(t, weight, bias, part).unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+        for t, weight, bias, part in zip(given, weights, biases, "qkv", strict=True)
+    )
+    mask = _mask(attn_mask, key_padding_mask, q, num_heads)
+    dropout = dropout_p if training else 0.0
     scores = None
-    q, k, v = projected
     if need_weights:
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         scores = torch.softmax(scores if mask is None else scores + mask, -1)
-        scores = F.dropout(scores, dropout, layer.training)
+        scores = F.dropout(scores, dropout, training)
         heads = scores @ v
         scores = scores.mean(1) if average_attn_weights else scores
         scores = scores.squeeze(0) if single else scores
     else:
-        causal = is_causal and mask is None
-        heads = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal
-        )
-    joined = heads.transpose(1, 2).flatten(-2)
-    y = routed_linear(joined, layer.out_proj.weight, layer.out_proj.bias, layer.mixer_out)
-    if single:
-        return y.squeeze(0), scores
-    return (y if layer.batch_first else y.transpose(0, 1)), scores
+        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    joined = heads.permute(2, 0, 1, 3).flatten(-2)
+    y = site.linear(joined, out_proj_weight, out_proj_bias, "out")
+    return (y.squeeze(1) if single else y), scores
 
 
-def _attention_mask(
-    mask: Tensor | None, padding: Tensor | None, like: Tensor, heads: int
-) -> Tensor | None:
-    """Both masks of ``nn.MultiheadAttention`` as one additive mask that broadcasts to scores."""
+def _mask(mask: Tensor | None, padding: Tensor | None, like: Tensor, heads: int) -> Tensor | None:
+    """Both masks as one additive mask that broadcasts to scores (N, heads, L, T)."""
     mask, padding = (_additive(m, like) for m in (mask, padding))
     if mask is not None and mask.ndim == 3:
         mask = mask.unflatten(0, (-1, heads))

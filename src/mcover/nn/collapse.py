@@ -1,32 +1,34 @@
-"""From M covers back to one model of the base's class, with the base's ``state_dict`` keys."""
+"""From M covers back to one model of the base's class, and what lies between covers and it."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from mcover.errors import McoverError
-from mcover.nn.covers import Covers
-from mcover.nn.layers import is_covered, plain_layer
+from mcover.nn.copies import Override, without_graph
 
 Method = Literal["mean", "sign"]
 Buffers = Literal["average", "first", "recalibrate"]
 
 
 def collapse(
-    covered: Covers,
+    covered: Any,
     method: Method | Callable[[Tensor], Tensor] = "mean",
     buffers: Buffers = "average",
     loader: Iterable[Any] | None = None,
 ) -> nn.Module:
     """One model made of all covers, in evaluation mode; see :meth:`Covered.collapse`."""
     how = {"mean": _mean, "sign": _sign}.get(method) if isinstance(method, str) else method
-    if how is None:
+    if not callable(how):
         raise McoverError(f"method is {method!r}; write one of {get_args(Method)} or a function.")
     if buffers not in get_args(Buffers):
         raise McoverError(f"buffers is {buffers!r}; write one of {get_args(Buffers)}.")
@@ -36,7 +38,16 @@ def collapse(
             "write collapse(buffers='recalibrate', loader=train_loader)."
         )
     of_buffers = _first if buffers == "first" else _mean
-    tensors = {name: how(stack.detach()) for name, stack in covered.stacks().items()}
+    tensors = {}
+    for name, stack in covered.stacks().items():
+        made = how(stack.detach())
+        if not isinstance(made, Tensor) or made.shape != stack.shape[1:]:
+            seen = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+            raise McoverError(
+                f"method made {seen} of {name!r}, whose stack is {tuple(stack.shape)}; return a "
+                f"tensor of shape {tuple(stack.shape[1:])}, e.g. stack.median(0).values."
+            )
+        tensors[name] = made.to(stack.dtype)
     tensors |= {name: of_buffers(stack) for name, stack in covered.state_stacks().items()}
     net = rebuild(covered, tensors)
     if loader is not None:
@@ -44,19 +55,18 @@ def collapse(
     return net.eval()
 
 
-def one_cover(covered: Covers, index: int) -> nn.Module:
+def one_cover(covered: Any, index: int) -> nn.Module:
     """Cover ``index`` as a model by itself, in evaluation mode."""
-    if not isinstance(index, int) or not -covered.covers <= index < covered.covers:
+    if not isinstance(index, int | np.integer) or not -covered.covers <= index < covered.covers:
         raise McoverError(f"there is no cover {index!r}; write 0 to {covered.covers - 1}.")
     stacks = {**covered.stacks(), **covered.state_stacks()}
     return rebuild(covered, {name: stack.detach()[index] for name, stack in stacks.items()}).eval()
 
 
-def rebuild(covered: Covers, tensors: Mapping[str, Tensor]) -> nn.Module:
+def rebuild(covered: Any, tensors: Mapping[str, Tensor]) -> nn.Module:
     """The base model with these tensors in the place of the stacks; tied names stay tied."""
-    memo: dict[int, Any] = {}
-    stacks = {**covered.stacks(), **covered.state_stacks()}
-    for name, stack in stacks.items():
+    memo: dict[int, Any] = without_graph(covered.net)
+    for name, stack in {**covered.stacks(), **covered.state_stacks()}.items():
         value = tensors[name]
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             wrong = [k for k, row in enumerate(stack) if not bool(torch.isfinite(row).all())]
@@ -69,14 +79,15 @@ def rebuild(covered: Covers, tensors: Mapping[str, Tensor]) -> nn.Module:
         trained = isinstance(stack, nn.Parameter)
         memo[id(stack)] = nn.Parameter(own, requires_grad=stack.requires_grad) if trained else own
     net = copy.deepcopy(covered.net, memo)
-    for layer in net.modules():
-        if is_covered(layer):
-            plain_layer(layer)
+    Override.remove(net)
     return net
 
 
 def _mean(stack: Tensor) -> Tensor:
-    return stack.mean(0) if stack.is_floating_point() or stack.is_complex() else _first(stack)
+    """The mean over covers; equal values stay what they are, to the last bit."""
+    if not (stack.is_floating_point() or stack.is_complex()):
+        return _first(stack)
+    return torch.where((stack == stack[0]).all(0), stack[0], stack.mean(0))
 
 
 def _first(stack: Tensor) -> Tensor:
@@ -85,4 +96,62 @@ def _first(stack: Tensor) -> Tensor:
 
 def _sign(stack: Tensor) -> Tensor:
     """The sign of the sum over covers; a tie is +1."""
+    if stack.is_complex():
+        raise McoverError("complex weights have no sign; write method='mean' or a function.")
     return torch.where(stack.sum(0) < 0, -1.0, 1.0).to(stack.dtype)
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Geometry of the covers in weight space, over all lifted parameters.
+
+    Attributes:
+        overlaps: cosine between covers, shape (M, M).
+        distances: distance of each cover from the mean over covers, shape (M,).
+        relative: the same, over the norm of the mean.
+    """
+
+    overlaps: NDArray[np.float64]
+    distances: NDArray[np.float64]
+    relative: NDArray[np.float64]
+
+
+def diagnose(covered: Any) -> Diagnostics:
+    """Overlaps and distances, one tensor at a time."""
+    covers = covered.covers
+    gram = torch.zeros(covers, covers, dtype=torch.float64)
+    for stack in covered.stacks().values():
+        rows = stack.detach().flatten(1).cpu()
+        # A complex weight is two real ones.
+        rows = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
+        rows = rows.double()
+        gram += rows @ rows.T
+    norms = gram.diagonal().clamp_min(1e-300).sqrt()
+    mean = gram.mean()
+    # |w_α − w̄|² from inner products alone: no second pass over the weights.
+    squared = gram.diagonal() - 2 * gram.mean(1) + mean
+    distances = squared.clamp_min(0).sqrt()
+    overlaps = gram / norms[:, None] / norms[None, :]
+    relative = distances / mean.clamp_min(1e-300).sqrt()
+    return Diagnostics(overlaps.numpy(), distances.numpy(), relative.numpy())
+
+
+def path_loss(
+    covered: Any, loss: Callable[[nn.Module], float], index: int, points: int = 11
+) -> NDArray[np.float64]:
+    """``loss(model)`` at evenly spaced models from cover ``index`` (first) to the mean (last)."""
+    if points < 2:
+        raise McoverError(f"points is {points}; write at least 2, the two ends of the path.")
+    if not 0 <= index < covered.covers:
+        raise McoverError(f"there is no cover {index!r}; write 0 to {covered.covers - 1}.")
+    stacks = {**covered.stacks(), **covered.state_stacks()}
+    values = []
+    for share in np.linspace(0, 1, points):
+        tensors = {}
+        for name, stack in stacks.items():
+            here = stack.detach()[index]
+            if stack.is_floating_point() or stack.is_complex():
+                here = torch.lerp(here, stack.detach().mean(0), float(share))
+            tensors[name] = here
+        values.append(float(loss(rebuild(covered, tensors).eval())))
+    return np.array(values)

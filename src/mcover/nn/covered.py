@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+import inspect
+import json
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +16,50 @@ import torch
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from mcover.errors import McoverError
-from mcover.nn import directed
-from mcover.nn.across import alone
-from mcover.nn.collapse import Buffers, Method, collapse, one_cover
-from mcover.nn.covers import Covers
-from mcover.nn.diagnostics import Diagnostics, diagnose, path_loss
-from mcover.nn.mixers import draw_mixer
+from mcover.nn import directed, trees
+from mcover.nn.collapse import (
+    Buffers,
+    Diagnostics,
+    Method,
+    collapse,
+    diagnose,
+    one_cover,
+    path_loss,
+)
+from mcover.nn.copies import Copies, Override, written_to_shared
+from mcover.nn.layers import draw_mixer, sites_of
+from mcover.nn.lockstep import run
+from mcover.nn.meetings import Mixed, Pass, Shape, attention_as_written
+from mcover.nn.repeats import Before, Counted, mark_until_backward, versions
 from mcover.nn.report import Report, report
-from mcover.nn.saving import save
 from mcover.nn.settings import Settings
-from mcover.routing import draw_bank
+from mcover.nn.training import clip_grad_norm_, parameter_groups
+from mcover.routing import draw_indexed_bank
 
 
-class Covered(Covers):
+class Covered(nn.Module):
     """What :func:`mcover.lift` returns: an input of shape (B, ...) gives outputs (M, B, ...).
 
-    Several streams or destinations lie along the batch: (M, S·B, ...), stream by stream.
+    Several streams or destinations lie along the batch: (M, S·B, ...), stream by stream. Outputs
+    in tuples, dicts, dataclasses and the like come in the same form, with the covers first in every
+    tensor.
+
+    Attributes:
+        net: the base model's modules; lifted tensors hold all covers, shape (M, *shape). It is not
+            called itself: each cover runs on a private copy of it.
+        settings: what was asked for.
+        lifted: names of the lifted parameters in ``net``.
+        state: names of the buffers that each cover keeps for itself.
+        seed: where all routes come from.
+        steps: training forwards so far.
+        redraws: how often the routes were drawn anew.
     """
+
+    route_index: Tensor
+    route_table: Tensor
+    route_inverse: Tensor
 
     def __init__(
         self,
@@ -43,12 +69,29 @@ class Covered(Covers):
         state: tuple[str, ...],
         seed: SeedSequence,
     ) -> None:
-        super().__init__(net, settings, lifted, state, seed)
-        self._draw()
+        super().__init__()
+        self.net = net
+        self.settings = settings
+        self.lifted = lifted
+        self.state = state
+        self.seed = seed
+        self.steps = 0
+        self.redraws = 0
+        self._changes_inputs: dict[bool, bool] = {}  # in training and in evaluation, once seen
+        self._drawn = -1  # which draw the routes in force are
+        self._begin()
+        self._copies = Copies(net, settings.covers, self._prepare)
+        self._draw(0)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs all covers on the same inputs."""
-        return self._forward(args, kwargs, each=False)
+    @property
+    def forward(self) -> Callable[..., Any]:  # type: ignore[override]
+        """Runs all covers on the same inputs. Its signature is the base model's."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return self._run(args, kwargs, each=False)
+
+        forward.__signature__ = inspect.signature(Override.of(self.net))  # type: ignore[attr-defined]
+        return forward
 
     def each(self, *args: Any, **kwargs: Any) -> Any:
         """Runs each cover on inputs of its own; outputs are (M, B, ...) as of a common input.
@@ -60,33 +103,60 @@ class Covered(Covers):
             args: what the base model takes, every tensor with the covers first, (M, B, ...).
             kwargs: the same by keyword.
         """
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if _is(leaf)]
-        wrong = [t for t in tensors if t.ndim == 0 or len(t) != self.covers]
-        if wrong or not tensors:
+        given = trees.tensors((args, kwargs))
+        wrong = [t for t in given if t.ndim == 0 or len(t) != self.covers]
+        if wrong or not given:
             seen = f"a tensor of shape {tuple(wrong[0].shape)}" if wrong else "no tensor"
             raise McoverError(
                 f"each takes every tensor with the {self.covers} covers first, and got {seen}; "
                 f"write covered.each(x) with x of shape ({self.covers}, B, ...), or covered(x) for "
                 "inputs that all covers share."
             )
-        return self._forward(args, kwargs, each=True)
+        return self._run(args, kwargs, each=True)
 
-    def _forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
-        if self.training:
-            every = self.settings.redraw_every
-            if every is not None and self.steps and self.steps % every == 0:
-                self.redraw()
-        outputs = [self._run(*tensors, args, kwargs, each) for tensors in self._passes()]
-        if self.training:
-            self.steps += 1
-        if len(outputs) == 1:
-            return outputs[0]
-        return tree_map(_along_batch, *outputs)
+    @property
+    def covers(self) -> int:
+        """M."""
+        return self.settings.covers
+
+    @property
+    def passes(self) -> int:
+        """Passes over the M covers in each forward: streams, or destinations."""
+        if not self._is_directed:
+            return self.settings.streams or 1
+        return min(self.settings.destinations or len(self.route_index), len(self.route_index))
+
+    @property
+    def routes(self) -> NDArray[Any]:
+        """Of the directed lift: the cover that α reads source j from, shape (S, sources, M)."""
+        if not self._is_directed:
+            raise McoverError("routes belong to routing='weights'; see covered.mixers().")
+        routes: NDArray[Any] = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
+        return routes
+
+    def stacks(self) -> dict[str, Tensor]:
+        """The lifted parameters by name, covers first."""
+        return {name: _held(self.net, name) for name in self.lifted}
+
+    def state_stacks(self) -> dict[str, Tensor]:
+        """The buffers that each cover keeps for itself, covers first."""
+        return {name: _held(self.net, name) for name in self.state}
+
+    def mixers(self) -> dict[str, Tensor]:
+        """Q̂ of each layer that mixes, by the layer's name: (units, blocks, M, M)."""
+        return {place: getattr(self, buffer) for place, buffer, _ in self._mixing()}
+
+    def advance(self) -> list[int]:
+        """Counts a training forward that is computed elsewhere; returns its destinations."""
+        with self._lock:
+            step, number = self._count((), {})
+            self._draw(number)
+            return self._turn(step) if self._is_directed else []
 
     def redraw(self) -> None:
         """Fresh routes from the same topology, reproducible from the seed given to ``lift``."""
         self.redraws += 1
-        self._draw()
+        self._draw(self.redraws)
 
     def collapse(
         self,
@@ -113,14 +183,40 @@ class Covered(Covers):
     def ensemble(self, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
         """The mean prediction of the M covers as models by themselves, shape (B, ...).
 
-        ``routed=True`` averages what the covered model itself puts out, routes and all.
+        Of whole numbers and truth values it is the most frequent one, the smallest where several
+        are. ``routed=True`` takes what the covered model itself puts out, routes and all.
         """
         if routed:
             outputs = self(*args, **kwargs)
-            size = self.passes
-            return tree_map(lambda y: _split(y, size).mean((0, 1)) if _is(y) else y, outputs)
+            return trees.map_tensors(lambda y: _average(_split(y, self.passes)), outputs)
         each = [self.cover(index)(*args, **kwargs) for index in range(self.covers)]
-        return tree_map(lambda *ys: torch.stack(ys).mean(0) if _is(ys[0]) else ys[0], *each)
+        return trees.map_tensors(_average, trees.stack(*each))
+
+    def parameter_groups(self, **options: Any) -> list[dict[str, Any]]:
+        """Parameters for an optimizer that decays matrices but not biases and norms.
+
+        A stack has one axis more than the base's parameter, so that the usual test "decay if
+        ndim >= 2" would decay everything. Here it is made on the base's shape.
+
+        >>> import mcover
+        >>> covered = mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform(), seed=0)
+        >>> groups = covered.parameter_groups(weight_decay=0.1)
+        >>> [(len(group["params"]), group["weight_decay"]) for group in groups]
+        [(1, 0.1), (1, 0.0)]
+
+        Args:
+            options: of the optimizer, e.g. ``lr`` and ``weight_decay``.
+        """
+        return parameter_groups(self, options)
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Clips the gradient of each cover by its own norm, and returns the norms, shape (M,).
+
+        ``torch.nn.utils.clip_grad_norm_`` takes one norm over all covers, about √M times that of a
+        single model; this is what it does to one model, for each cover. What covers share counts in
+        all of them, and is clipped as in the one with the largest norm.
+        """
+        return clip_grad_norm_(self, max_norm)
 
     def diagnostics(self) -> Diagnostics:
         """Overlaps between covers and their distances from the mean."""
@@ -141,129 +237,263 @@ class Covered(Covers):
 
     def save(self, path: str | Path) -> tuple[Path, Path]:
         """Writes ``path`` with the endings .safetensors and .json; :func:`mcover.nn.load` reads."""
+        from mcover.nn.files import save
+
         return save(self, path)
 
-    def _passes(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-        """Stacked and common tensors of each pass over the M covers: a stream or a destination."""
-        stacks = self.stacks()
-        if self.settings.routing == "weights":
-            for s in self._turn():
-                routes, back = self.routes[s], self.back[s]
-                yield directed.gather(stacks, routes, back, self.settings.granularity), {}
-        elif self.settings.streams is None:
-            yield stacks, {}
-        else:
-            mixers = {name: mixer for name, mixer, _, _ in self.mixers()}
-            for s in range(self.settings.streams):
-                yield stacks, {name: mixer[s] for name, mixer in mixers.items()}
+    def get_extra_state(self) -> Tensor:
+        """The seed, and how far the routes have been gone through: part of ``state_dict``."""
+        entropy: Any = self.seed.entropy
+        state = {
+            "steps": self.steps,
+            "redraws": self.redraws,
+            "entropy": entropy if isinstance(entropy, int) else [int(word) for word in entropy],
+            "spawn_key": list(self.seed.spawn_key),
+            "checksum": self._checksum(),
+        }
+        return torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
 
-    def _turn(self) -> list[int]:
-        """The destinations of this step: the bank is gone through in turn."""
-        size, count = len(self.routes), self.passes
-        return [(self.steps * count + k) % size for k in range(count)]
-
-    def _run(
-        self,
-        stacks: Mapping[str, Tensor],
-        common: Mapping[str, Tensor],
-        args: Any,
-        kwargs: Any,
-        each: bool,
-    ) -> Any:
-        """One pass over the M covers, each cover seeing the base's own shapes."""
-        forms: list[tuple[list[Any], Any]] = []
-        given, taken = tree_flatten((args, kwargs)) if each else ([], None)
-        places = self._places()
-
-        def one_cover(own: dict[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
-            own_args, own_kwargs = (
-                tree_unflatten(_filled(given, inputs), taken) if taken else (args, kwargs)
-            )
-            tensors = {place: own[name] for name in own for place in places[name]}
-            # Ties are ours to keep: functional_call leaves a module with two names half restored.
-            output = functional_call(
-                self.net, {**tensors, **common}, own_args, own_kwargs, tie_weights=False
-            )
-            leaves, form = tree_flatten(output)
-            forms.append((leaves, form))
-            return [leaf for leaf in leaves if _is(leaf)]
-
-        state = {name: self._held(name) for name in self.state}
-        run = _of_one if self.covers == 1 else _of_all
+    def set_extra_state(self, state: Tensor) -> None:
         try:
-            values = run(one_cover, {**stacks, **state}, [leaf for leaf in given if _is(leaf)])
-        except RuntimeError as error:
-            if "data-dependent control flow" not in str(error):
-                raise
+            given = json.loads(bytes(state.tolist()))
+            seed = SeedSequence(given["entropy"], spawn_key=tuple(given["spawn_key"]))
+            steps, redraws, checksum = (
+                int(given[name]) for name in ("steps", "redraws", "checksum")
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise McoverError(f"this is not the state of a covered model: {error!r}.") from error
+        self.seed, self.steps, self.redraws, self._drawn = seed, steps, redraws, -1
+        self._draw(redraws)
+        if self._checksum() != checksum:
             raise McoverError(
-                "the model branches in Python on the value of a tensor, and all covers run as one; "
-                "write the branch with torch.where, or lift only modules without one: select=[...]."
-            ) from error
-        leaves, form = forms[-1]
-        return tree_unflatten(_filled(leaves, values), form)
+                "the routes of this state cannot be drawn again: either the model was lifted with "
+                "other settings, or this version of mcover or NumPy draws others from its seed."
+            )
 
-    def _places(self) -> dict[str, list[str]]:
-        """Where each tensor is held: all its names, but one only for each module."""
-        held: dict[int, list[str]] = {}
-        for prefix, module in self.net.named_modules():
-            for name, value in (*module._parameters.items(), *module._buffers.items()):
-                if value is not None:
-                    held.setdefault(id(value), []).append(f"{prefix}.{name}".lstrip("."))
-        named = (*self.net.named_parameters(), *self.net.named_buffers())
-        return {name: held[id(value)] for name, value in named}
+    def __getstate__(self) -> dict[str, Any]:
+        of_the_moment = ("_lock", "_current", "_sites", "_counted", "_pending")
+        return {key: value for key, value in self.__dict__.items() if key not in of_the_moment}
 
-    def _draw(self) -> None:
-        """Routes of draw number ``redraws``, each layer from its own stream."""
-        root = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, 1, self.redraws))
-        if self.settings.routing == "weights":
-            spans = list(directed.slices(self.stacks(), self.settings.granularity))
-            count = spans[-1][1].stop
-            size = min(self.settings.bank or count, count)
-            if self.settings.redraw_every is not None and self.settings.destinations is not None:
-                # More than are visited before the next draw would never be looked at.
-                size = min(size, self.settings.redraw_every * self.settings.destinations)
-            bank = draw_bank(self.settings.topology, self.covers, count, size, root)
-            self.routes = directed.routes_of(bank.routes).to(self.routes.device)
-            self.invert_routes()
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._begin()
+
+    def _begin(self) -> None:
+        """What belongs to forwards that run now, and not to the model."""
+        self._lock = threading.RLock()
+        self._current = Pass()
+        self._sites = sites_of(self.net, self.lifted, self.settings, self._current)
+        self._counted = Counted()
+        self._pending = [False]  # whether a backward may still run the copies once more
+
+    @torch.compiler.disable  # it cannot follow covers from one to the other
+    def _run(self, args: Any, kwargs: Any, *, each: bool) -> Any:
+        with self._lock:
+            step, number = self._count(args, kwargs)
+            self._draw(number)
+            given = trees.tensors((args, kwargs))
+            if each or self.covers == 1 or self._changes_inputs.get(self.training):
+                return self._all(args, kwargs, each, step, own=not each)
+            first = self.training not in self._changes_inputs
+            before = Before(given, self.state_stacks().values(), self._copies) if first else None
+            untouched = versions(given)
+            outputs = self._all(args, kwargs, each, step, own=False)
+            changed = versions(given) != untouched
+            if before is not None:
+                self._changes_inputs[self.training] = changed
+            if not changed:
+                return outputs
+            if before is None:
+                raise McoverError(
+                    "the model changed its input in place, which it did not do before, and all "
+                    "covers share the input; write x = x.clone() where its forward begins."
+                )
+            before.restore()
+            return self._all(args, kwargs, each, step, own=True)
+
+    def _all(self, args: Any, kwargs: Any, each: bool, step: int, *, own: bool) -> Any:
+        """All passes of a forward, with the inputs of each cover."""
+
+        def of(index: int) -> Any:
+            if each:
+                return trees.map_tensors(lambda tensor: tensor[index], (args, kwargs))
+            return trees.map_tensors(torch.clone if own else _same, (args, kwargs))
+
+        inputs = [of(index) for index in range(self.covers)]
+        outputs = [self._pass(which, inputs) for which in self._turn(step)]
+        return outputs[0] if len(outputs) == 1 else trees.merge(_along_batch, *outputs)
+
+    def _pass(self, which: int, inputs: Sequence[Any]) -> Any:
+        """One pass over the M covers: a stream or a destination."""
+        if self._pending[0]:
+            self._copies.renew()
+        else:
+            self._copies.release()
+        stacks, state = list(self.stacks().values()), list(self.state_stacks().values())
+        rows = self._rows(stacks, which)
+        self._current.begin([*stacks, *state], [*rows, *(stack.unbind() for stack in state)])
+        self._current.mixers = {
+            place: mixer if self.settings.streams is None else mixer[which]
+            for place, mixer in self.mixers().items()
+        }
+        shared = self._shared_buffers()
+        untouched = versions(shared.values())
+        modules = self._copies.bind(self._current.rows)
+        calls = [
+            functools.partial(module, *args, **kwargs)
+            for module, (args, kwargs) in zip(modules, inputs, strict=True)
+        ]
+        if self._sites:
+            with attention_as_written():
+                outputs = run(calls)
+        else:
+            outputs = [call() for call in calls]
+        for name, before, now in zip(shared, untouched, versions(shared.values()), strict=True):
+            if before != now:
+                raise written_to_shared(name)
+        new = self._copies.keep_buffers(self._current.rows)
+        self.state = (*self.state, *(name for name in new if name not in self.state))
+        result = trees.stack(*outputs)
+        self._pending = mark_until_backward(trees.tensors(result))
+        return result
+
+    def _rows(self, stacks: list[Tensor], which: int) -> list[Sequence[Tensor]]:
+        """The rows of each stack as the covers see them, along the routes of a destination."""
+        if not self._is_directed:
+            return [stack.unbind() for stack in stacks]
+        spans = directed.slices(self.stacks(), self.settings.granularity)
+        return [
+            directed.gather(
+                stack, self.route_index[which, span], self.route_table, self.route_inverse,
+                per=stack[0].numel() // (span.stop - span.start),
+            )
+            for stack, (_, span) in zip(stacks, spans, strict=True)
+        ]  # fmt: skip
+
+    def _shared_buffers(self) -> dict[str, Tensor]:
+        own = set(self.state)
+        return {name: value for name, value in self.net.named_buffers() if name not in own}
+
+    def _turn(self, step: int) -> list[int]:
+        """The streams of a forward, or its destinations: the bank is gone through in turn."""
+        if not self._is_directed:
+            return list(range(self.passes))
+        size, count = len(self.route_index), self.passes
+        return [(step * count + k) % size for k in range(count)]
+
+    def _count(self, args: Any, kwargs: Any) -> tuple[int, int]:
+        """Step and draw of this forward; one that is computed again gets those that it had."""
+        if not self.training:
+            return self.steps, self.redraws
+        known = self._counted.find(self.parameters(), (args, kwargs))
+        if known is not None:
+            return known
+        every = self.settings.redraw_every
+        if every is not None and self.steps and self.steps % every == 0:
+            self.redraws += 1
+        now = self.steps, self.redraws
+        self.steps += 1
+        self._counted.add(now)
+        return now
+
+    def _prepare(self, copy: nn.Module) -> None:
+        """Gives the layers of a copy that mix the forward in which they meet."""
+        for name, layer in copy.named_modules():
+            if name in self._sites:
+                vars(layer)["forward"] = Mixed(layer, self._sites[name])
+
+    @property
+    def met(self) -> dict[str, int]:
+        """How often covers met at each layer since the model was made or loaded."""
+        return self._current.met
+
+    def mixing(self) -> list[tuple[str, str, nn.Module, Tensor]]:
+        """Place, part, layer and mixer, wherever covers meet."""
+        layers = [
+            (site.place(part), part, self.net.get_submodule(site.name))
+            for site in self._sites.values()
+            for part in site.shapes
+        ]
+        return [(*each, mixer) for each, mixer in zip(layers, self.mixers().values(), strict=True)]
+
+    def _mixing(self) -> list[tuple[str, str, Shape]]:
+        """Place, buffer and shape of every mixer."""
+        shapes = [
+            (site.place(part), shape)
+            for site in self._sites.values()
+            for part, shape in site.shapes.items()
+        ]
+        return [(place, f"mixer_{n}", shape) for n, (place, shape) in enumerate(shapes)]
+
+    def _draw(self, number: int) -> None:
+        """Routes of draw ``number``, each layer from its own stream."""
+        if number == self._drawn:
             return
-        for (_, mixer, units, inputs), child in zip(
-            mixers := list(self.mixers()), root.spawn(len(mixers)), strict=True
-        ):
-            mixer.copy_(draw_mixer(self.settings, units, inputs, child))
+        root = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, 1, number))
+        settings = self.settings
+        if settings.routing == "weights":
+            spans = list(directed.slices(self.stacks(), settings.granularity))
+            count = spans[-1][1].stop
+            size = min(settings.bank or count, count)
+            if settings.redraw_every is not None and settings.destinations is not None:
+                # More than are visited before the next draw would never be looked at.
+                size = min(size, settings.redraw_every * settings.destinations)
+            bank = draw_indexed_bank(settings.topology, self.covers, count, size, root)
+            like = next(iter(self.stacks().values()))
+            for name, array in (
+                ("route_index", bank.index),
+                ("route_table", bank.table),
+                ("route_inverse", bank.inverse_table),
+            ):
+                self.register_buffer(name, torch.from_numpy(array).to(like.device), False)
+        mixing = self._mixing()
+        like = next(iter(self.stacks().values()))
+        for (_, buffer, shape), child in zip(mixing, root.spawn(len(mixing)), strict=True):
+            # A new tensor, not new values: the backward of earlier forwards reads the old one.
+            drawn = draw_mixer(settings, shape, child).to(like)
+            self.register_buffer(buffer, drawn, persistent=False)
+        self._drawn = number
+
+    @property
+    def _is_directed(self) -> bool:
+        return self.settings.routing == "weights"
+
+    def _checksum(self) -> int:
+        drawn = (
+            [self.route_index, self.route_table] if self._is_directed else self.mixers().values()
+        )
+        total = 0
+        for tensor in drawn:
+            exact = tensor if tensor.dtype in (torch.uint8, torch.uint16) else tensor.double()
+            total = zlib.crc32(exact.cpu().numpy().tobytes(), total)
+        return total
 
 
-_Pass = Callable[[dict[str, Tensor], list[Tensor]], list[Tensor]]
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
-@torch.compiler.disable  # it cannot follow covers out of vmap and back, but would try in each layer
-def _of_all(one_cover: _Pass, stacks: dict[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
-    """All covers as one."""
-    with alone(False), _kernels_that_batch():
-        run = torch.vmap(one_cover, (0, 0), randomness="different")
-        return run(stacks, inputs)
+def _held(net: nn.Module, name: str) -> Tensor:
+    """A tensor by its name, also one that ``torch.func.functional_call`` put in place."""
+    prefix, _, own = name.rpartition(".")
+    held: Tensor = getattr(net.get_submodule(prefix), own)
+    return held
 
 
-def _of_one(one_cover: _Pass, stacks: dict[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
-    """The only cover, as the base would run: views of its tensors, and nothing to batch."""
-    own = {name: stack.squeeze(0) for name, stack in stacks.items()}
-    with alone(True):
-        outputs = one_cover(own, [x.squeeze(0) for x in inputs])
-    return [y.unsqueeze(0) for y in outputs]
+def _average(stack: Tensor) -> Tensor:
+    """The mean over the first axis, or the most frequent of values that have none."""
+    if stack.is_floating_point() or stack.is_complex():
+        return stack.mean(0)
+    return stack.long().mode(0).values.to(stack.dtype)
 
 
-def _is(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor)
-
-
-def _filled(leaves: Iterable[Any], tensors: Iterable[Tensor]) -> list[Any]:
-    """The leaves with other tensors in the places of theirs."""
-    values = iter(tensors)
-    return [next(values) if _is(leaf) else leaf for leaf in leaves]
-
-
-def _split(output: Tensor, size: int) -> Tensor:
-    """Undoes :func:`_along_batch`: (M, S, B, ...)."""
-    return output.unflatten(1, (size, -1)) if output.ndim > 1 and size > 1 else output.unsqueeze(1)
+def _split(output: Tensor, passes: int) -> Tensor:
+    """Undoes :func:`_along_batch`: (M, S·B, ...) to (M·S, B, ...)."""
+    if passes == 1:
+        return output
+    if output.ndim == 2 and output.shape[1] == passes:  # one number from each pass
+        return output.flatten()
+    return output.unflatten(1, (passes, -1)).flatten(0, 1)
 
 
 def _along_batch(*outputs: Any) -> Any:
@@ -272,15 +502,3 @@ def _along_batch(*outputs: Any) -> Any:
         return outputs[0]
     joined = torch.stack(outputs, 1)
     return joined if joined.ndim == 2 else joined.flatten(1, 2)
-
-
-@contextlib.contextmanager
-def _kernels_that_batch() -> Iterator[None]:
-    """Fused attention kernels have no rule under vmap; the plain ones do."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)

@@ -1,158 +1,139 @@
-"""What each kind of layer does when it is covered: one table of functions.
+"""Which layers mix, and the mixers that they take.
 
-A layer is found by the ``forward`` it runs, so a subclass that keeps ``nn.Linear.forward`` mixes
-and one that writes its own is copied. The layer keeps its class (a subclass of it is put in
-place), its hyperparameters and its parameters' names: ``isinstance`` and attributes still work.
+A layer that mixes runs its own forward. Inside of it, the product of inputs with weights (a linear
+map, a convolution, a lookup, attention) is where covers meet; what a subclass does before and after
+stays its own, and so do computed weights, e.g. normalised or quantised ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch.nn.functional as F  # noqa: N812
+import torch
+import torch.nn.functional as F  # noqa: F401, N812  # for the doctest
+from numpy.random import SeedSequence
 from torch import Tensor, nn
 
 from mcover.errors import McoverError
-from mcover.nn.across import across
-from mcover.nn.affine import autocast, routed_linear
-from mcover.nn.attention import attention
-from mcover.nn.convolving import Geometry, convolve, convolve_common
-from mcover.nn.looping import looped
-from mcover.nn.mixing import mix_outputs
+from mcover.nn.copies import as_one_cover
+from mcover.nn.meetings import Pass, Shape, Site
+from mcover.nn.settings import Settings
+from mcover.routing import draw_mixers
+
+Shapes = Callable[[Any], Sequence[Shape]]
+
+_KINDS: dict[str, Shapes] = {}  # by the full name of a class, so that nothing need be imported
 
 
-def linear(layer: Any, x: Tensor) -> Tensor:
-    return routed_linear(x, layer.weight, layer.bias, layer.mixer)
+def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
+    """Lets a kind of layer mix, and all its subclasses.
 
+    In the layer's forward, each call of a torch function that multiplies inputs by a weight of the
+    given size (``F.linear``, ``torch.addmm``, ``F.conv1d`` to ``F.conv3d``, ``F.embedding``) is
+    computed for all covers at once, with block messages mixed. Call it before ``lift``.
 
-def embedding(layer: Any, ids: Tensor) -> Tensor:
-    rows = layer.base_class.forward(layer, ids)
-    if layer.mixer is None:
-        return rows
-    return across(lambda common, c, mixer: mix_outputs(c, mixer), rows, layer.mixer)
+    >>> class Scaled(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.weight = nn.Parameter(torch.randn(3, 8))
+    ...
+    ...     def forward(self, x):
+    ...         return F.linear(x, 2 * self.weight)
+    >>> register(Scaled, lambda layer: [Shape(*layer.weight.shape)])
 
-
-def convolution(layer: Any, x: Tensor) -> Tensor:
-    if layer.mixer is None:
-        y: Tensor = layer.base_class.forward(layer, x)
-        return y
-    space = len(layer.kernel_size)
-    single = x.ndim == space + 1
-    if single:
-        x = x.unsqueeze(0)
-    padding = layer.padding
-    if layer.padding_mode != "zeros" or isinstance(padding, str):
-        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        x = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
-        padding = (0,) * space
-    at = Geometry(layer.stride, padding, layer.dilation, layer.groups)
-    at.check(x, layer.weight)
-
-    def rule(common: tuple[bool, ...], x: Tensor, weight: Tensor, mixer: Any, bias: Any) -> Tensor:
-        return (convolve_common if common[0] else convolve)(x, weight, mixer, bias, at)
-
-    x, weight, mixer = autocast(x, layer.weight, layer.mixer)
-    bias = None if layer.bias is None else layer.bias.to(weight.dtype)
-    y = across(rule, x, weight, mixer, bias)
-    return y.squeeze(0) if single else y
-
-
-def promoted(layer: Any, x: Tensor) -> Tensor:
-    """Layers that take inputs of lower precision than their own tensors, but not under vmap."""
-    if layer.training and getattr(layer, "momentum", 0) is None:
+    Args:
+        kind: a class of layers, or its full name, "package.module.Class".
+        shapes: takes a layer and gives the :class:`Shape` of each mixer that it needs; none for a
+            layer that is not to mix.
+    """
+    name = kind if isinstance(kind, str) else full_name(kind)
+    if not callable(shapes):
         raise McoverError(
-            f"{layer.base_class.__name__}(momentum=None) counts batches in Python, which covers "
-            "cannot do in one pass; write momentum=0.1."
+            f"shapes is {shapes!r}; write a function of a layer, e.g. "
+            "lambda layer: [mcover.nn.Shape(layer.out_features, layer.in_features)]."
         )
-    own = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), x)
-    y: Tensor = layer.base_class.forward(layer, x.to(own.dtype))
-    return y.to(x.dtype)
+    _KINDS[name] = shapes
 
 
-COVER = "cover_index"  # a buffer of looped layers: tells vmap that they depend on the cover
-
-_COVERED: dict[type[nn.Module], type[nn.Module]] = {}  # covered class to the base's
-
-Shape = tuple[str, int, int]  # a mixer's name, its units and its inputs
-
-
-def _linear_shape(layer: Any) -> list[Shape]:
-    return [("mixer", layer.out_features, layer.in_features)]
+def shapes_of(layer: nn.Module) -> Sequence[Shape]:
+    """The mixers that a layer takes; none if it does not mix."""
+    for kind in type(layer).__mro__:
+        found = _KINDS.get(full_name(kind))
+        if found is not None:
+            return found(layer)
+    return ()
 
 
-def _convolution_shape(layer: Any) -> list[Shape]:
-    return [("mixer", layer.out_channels, layer.in_channels // layer.groups)]
+def full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _embedding_shape(layer: Any) -> list[Shape]:
-    return [("mixer", layer.embedding_dim, 1)]  # a token is one input: its row is one message
+def _linear(layer: Any) -> Sequence[Shape]:
+    return [Shape(layer.out_features, layer.in_features)]
 
 
-def _attention_shape(layer: Any) -> list[Shape]:
+def _convolution(layer: Any) -> Sequence[Shape]:
+    return [Shape(layer.out_channels, layer.in_channels // layer.groups, channels=True)]
+
+
+def _embedding(layer: Any) -> Sequence[Shape]:
+    # A token is one input: its row is one message. A lookup with max_norm rescales its rows.
+    return [] if layer.max_norm is not None else [Shape(layer.embedding_dim, 1)]
+
+
+def _attention(layer: Any) -> Sequence[Shape]:
+    if layer.bias_k is not None or layer.add_zero_attn:
+        return []  # appended keys are not products with block messages
     width = layer.embed_dim
     inner = {"q": width, "k": layer.kdim, "v": layer.vdim, "out": width}
-    return [(f"mixer_{name}", width, inputs) for name, inputs in inner.items()]
+    return [Shape(width, inputs, name) for name, inputs in inner.items()]
 
 
-MIXING: dict[Any, tuple[Callable[..., Any], Callable[[Any], list[Shape]]]] = {
-    nn.Linear.forward: (linear, _linear_shape),
-    nn.Conv1d.forward: (convolution, _convolution_shape),
-    nn.Conv2d.forward: (convolution, _convolution_shape),
-    nn.Conv3d.forward: (convolution, _convolution_shape),
-    nn.Embedding.forward: (embedding, _embedding_shape),
-    nn.MultiheadAttention.forward: (attention, _attention_shape),
-}
-LOOPED = {
-    kind.forward
-    for kind in (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell, nn.EmbeddingBag)
-}
-PROMOTED = {kind.forward for kind in (nn.BatchNorm2d, nn.InstanceNorm2d, nn.PReLU)}
+register(nn.Linear, _linear)
+for _kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
+    register(_kind, _convolution)
+register(nn.Embedding, _embedding)
+register(nn.MultiheadAttention, _attention)
+register("transformers.pytorch_utils.Conv1D", lambda layer: [Shape(layer.nf, layer.nx)])
+register(
+    "torch_geometric.nn.dense.linear.Linear",
+    lambda layer: [Shape(layer.out_channels, layer.in_channels)],
+)
 
 
-def mixers_of(layer: nn.Module) -> list[Shape]:
-    """Name, units and inputs of each mixer that this layer takes; none if it does not mix."""
-    _, shapes = MIXING.get(base_class(layer).forward, (None, None))
-    # Appended keys and rows that a lookup rescales are not products with block messages.
-    odd = getattr(layer, "bias_k", None) is not None or getattr(layer, "add_zero_attn", False)
-    if shapes is None or odd or getattr(layer, "max_norm", None) is not None:
-        return []
-    return shapes(layer)
+def sites_of(
+    net: nn.Module, lifted: Sequence[str], settings: Settings, current: Pass
+) -> dict[str, Site]:
+    """The layers of a covered model that mix, by name."""
+    if settings.routing != "messages" or not settings.mixes:
+        return {}
+    stacks = {id(net.get_parameter(name)): net.get_parameter(name) for name in lifted}
+    single = as_one_cover(net, stacks.values())
+    sites: dict[str, Site] = {}
+    inside: set[int] = set()
+    for (name, layer), own in zip(net.named_modules(), single.modules(), strict=True):
+        # A stack of matrices or more: a layer whose bias alone is lifted has no messages to mix.
+        lifts = any(id(p) in stacks and p.ndim > 2 for p in layer.parameters())
+        shapes = shapes_of(own) if lifts and id(layer) not in inside else ()
+        if shapes:
+            sites[name] = Site(name, {shape.part: shape for shape in shapes}, current)
+        if len(shapes) > 1:  # attention multiplies by its projections itself
+            inside |= {id(child) for child in layer.children()}
+    return sites
 
 
-def is_covered(layer: nn.Module) -> bool:
-    """Whether :func:`cover_layer` gave this layer its forward."""
-    return type(layer) in _COVERED
+def draw_mixer(settings: Settings, shape: Shape, seed: SeedSequence) -> Tensor:
+    """One mixer Q̂ in float64: multiples of 1/draws, so that any dtype rounds them once.
 
-
-def base_class(layer: nn.Module) -> type[nn.Module]:
-    """The class that a layer has in the base model."""
-    return _COVERED.get(type(layer), type(layer))
-
-
-def is_attention(layer: nn.Module) -> bool:
-    """Whether a layer runs the forward of ``nn.MultiheadAttention``."""
-    return type(layer).forward is nn.MultiheadAttention.forward
-
-
-def cover_layer(layer: nn.Module) -> None:
-    """Gives a layer the forward of its kind on covers."""
-    own = type(layer)
-    rules = dict.fromkeys(LOOPED, looped) | dict.fromkeys(PROMOTED, promoted)
-    rule = rules[own.forward] if own.forward in rules else MIXING[own.forward][0]
-    layer.__class__ = _covered_class(own, rule)  # type: ignore[arg-type]  # classes do hash
-
-
-def plain_layer(layer: nn.Module) -> None:
-    """Undoes :func:`cover_layer`, and takes away the mixers."""
-    layer.__class__ = base_class(layer)
-    for name in [n for n in layer._buffers if n.startswith("mixer") or n == COVER]:
-        delattr(layer, name)
-
-
-@cache
-def _covered_class(own: type[nn.Module], rule: Callable[..., Any]) -> type[nn.Module]:
-    made = type(f"Covered{own.__name__}", (own,), {"forward": rule, "base_class": own})
-    _COVERED[made] = own
-    return made
+    Shape: (units, blocks, M, M); with streams (S, units, blocks, M, M); exact (1, 1, M, M).
+    """
+    covers, topology = settings.covers, settings.topology
+    if settings.mixer == "exact":
+        return torch.from_numpy(topology.matrix(covers))[None, None]
+    blocks = settings.blocks_of(shape.inputs, shape.channels)
+    if settings.streams is not None:  # a stream follows one route: a mixer of a single draw
+        drawn = draw_mixers(topology, covers, settings.streams * shape.units, blocks, 1, seed)
+        return torch.from_numpy(drawn).double().unflatten(0, (settings.streams, -1))
+    drawn = draw_mixers(topology, covers, shape.units, blocks, settings.draws, seed)
+    return torch.from_numpy(drawn).double().mul_(settings.draws).round_().div_(settings.draws)

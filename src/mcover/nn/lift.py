@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,13 +10,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from mcover.errors import McoverError
+from mcover.errors import McoverError, McoverWarning
 from mcover.nn.covered import Covered
-from mcover.nn.layers import COVER, LOOPED, PROMOTED, cover_layer, is_attention, mixers_of
-from mcover.nn.mixers import mixer_shape
-from mcover.nn.selection import Select, selected_parameters
 from mcover.nn.settings import Granularity, Mixer, Routing, Settings
-from mcover.nn.stacking import check_sources, stacked_copy, stateful_buffers
+from mcover.nn.stacking import (
+    Refusal,
+    Select,
+    add_noise,
+    check_sources,
+    kept_buffers,
+    selected_parameters,
+    stacked_copy,
+)
 from mcover.seeds import Seed, seed_sequence
 from mcover.topology import Topology
 
@@ -28,7 +34,8 @@ def lift(
     *,
     blocks: int | None = 8,
     draws: int = 10,
-    noise: float = 1e-2,
+    block_channels: int = 8,
+    noise: float | str = "10%",
     seed: Seed = None,
     select: Select = None,
     freeze: bool = False,
@@ -38,7 +45,7 @@ def lift(
     destinations: int | None = 1,
     granularity: Granularity = "weight",
     redraw_every: int | None = None,
-    buffers: str | Sequence[str] = (),
+    buffers: str | Sequence[str] | None = None,
 ) -> Covered:
     """M covers of a model, as a new module; the model itself is left as it is.
 
@@ -56,14 +63,16 @@ def lift(
             noise: it is the model); or M modules of the same architecture, taken as they are.
         topology: the mixing kernel Q.
         routing: "messages" mixes the block messages of linear, convolutional, embedding and
-            attention layers across covers; "weights" gathers each weight of a whole virtual model
-            from its routed cover, for any module.
+            attention layers across covers (others: see :func:`mcover.nn.register`); "weights"
+            gathers each weight of a whole virtual model from its routed cover, for any module.
         blocks: input blocks of each mixing layer, at most one per input; None is one per input.
         draws: permutations in each mixer Q̂.
-        noise: standard deviation of the Gaussian that separates the covers.
+        block_channels: input channels that each block of a convolution has at least.
+        noise: standard deviation of the Gaussian that separates the covers: a number, or a share
+            of each tensor's own standard deviation, such as "10%". The paper has 0.01.
         seed: of noise and routes.
         select: which modules to lift: names, globs, or a predicate of name and module; what is
-            not selected is shared by all covers.
+            not selected is shared by all covers. Without it, all that is not frozen is lifted.
         freeze: whether what is shared is left out of training.
         mixer: "sampled" Q̂, or the "exact" kernel Q.
         streams: S activation streams per cover along drawn routes, instead of their average Q̂.
@@ -73,11 +82,14 @@ def lift(
         granularity: what is routed by itself, for routing="weights": each "weight", the weights
             of an output "unit" together, or each "tensor".
         redraw_every: training forwards between fresh routes; None keeps them for good.
-        buffers: names or globs of further buffers that the model writes to. Running statistics,
-            and buffers beside lifted parameters, are per cover without being named.
+        buffers: names or globs of the buffers that each cover keeps for itself, where the others
+            are constants that all may share; None keeps every buffer for each cover.
 
-    Covers run under ``torch.vmap``: code of the model that branches on tensor values cannot be
-    lifted, and attention runs on torch's plain kernels.
+    Each cover runs the model's own code. In the message lift all must call the layers that mix in
+    the same order: a branch on a cover's own values, around such a layer, is refused when covers
+    part there. Activation checkpointing around such a layer is refused too; around the covered
+    model it works, and in the directed lift it works anywhere. A shared trunk runs once for each
+    cover: write ``nn.Sequential(trunk, mcover.lift(head, ...))`` to run it once.
 
     Raises:
         McoverError: what was asked for makes no sense; the message says what to write.
@@ -85,8 +97,8 @@ def lift(
     given = None if isinstance(covers, int | np.integer) else _modules(covers)
     count = int(covers) if isinstance(covers, int | np.integer) else len(given or ())
     settings = Settings(
-        count, topology, routing, blocks, draws, noise, mixer, streams, bank, destinations,
-        granularity, redraw_every,
+        count, topology, routing, blocks, draws, block_channels, noise, mixer, streams, bank,
+        destinations, granularity, redraw_every,
     )  # fmt: skip
     topology.matrix(count)  # an impossible number of covers is refused before anything is copied
     if isinstance(model, nn.Module) and any(isinstance(m, Covered) for m in model.modules()):
@@ -94,27 +106,44 @@ def lift(
     sources = [model] * count if given is None else given
     check_sources(model, sources)
     names = selected_parameters(model, select)
-    patterns = [buffers] if isinstance(buffers, str) else list(buffers)
-    state = stateful_buffers(model, names, patterns)
+    state = kept_buffers(model, buffers)
     root = seed_sequence(seed)
-    spread = noise if given is None and count > 1 else 0.0
-    net = stacked_copy(model, sources, names, state, spread, _generator(root))
+    net = stacked_copy(model, sources, names, state)
+    if given is None and count > 1 and settings.spread(1.0):
+        add_noise(net, names, settings, _generator(root))
     if freeze:
         for name, value in net.named_parameters():
             value.requires_grad_(value.requires_grad and name in names)
-    return cover(net, settings, names, state, root)
+    Refusal.put(net)
+    covered = Covered(net, settings, tuple(names), tuple(state), root)
+    if routing == "messages" and settings.mixes:
+        _check_mixing(covered)
+    return covered
 
 
-def cover(
-    net: nn.Module,
-    settings: Settings,
-    names: Sequence[str],
-    state: Sequence[str],
-    root: np.random.SeedSequence,
-) -> Covered:
-    """Makes a covered model of a net whose named tensors are stacks already."""
-    handed = _cover_layers(net, set(names), settings)
-    return Covered(net, settings, tuple(names), (*state, *handed), root)
+def _check_mixing(covered: Covered) -> None:
+    """Refuses a message lift in which nothing mixes, and warns where little does."""
+    inside = {id(p) for _, _, layer, _ in covered.mixing() for p in layer.parameters()}
+    apart = {n: s.numel() for n, s in covered.stacks().items() if id(s) not in inside}
+    total = sum(stack.numel() for stack in covered.stacks().values())
+    share = 1 - sum(apart.values()) / total
+    if share >= 0.5:
+        return
+    largest = sorted(apart, key=lambda name: -apart[name])[:5]
+    kinds = {type(covered.net.get_submodule(n.rpartition(".")[0])).__name__ for n in largest}
+    remedy = (
+        f"no rule for {', '.join(sorted(kinds))}: their weights are copied for each cover and "
+        f"never meet ({', '.join(largest)}{', …' if len(apart) > 5 else ''}). Take "
+        "routing='weights', which routes any weight; or mcover.nn.register() a kind of layer; or "
+        "select=[...] the layers that mix."
+    )
+    if not covered.mixing():
+        raise McoverError(f"nothing in this model would mix: {remedy}")
+    warnings.warn(
+        f"only {share:.0%} of the lifted parameters are in layers that mix: {remedy}",
+        McoverWarning,
+        stacklevel=3,
+    )
 
 
 def _modules(covers: Any) -> list[nn.Module]:
@@ -124,30 +153,6 @@ def _modules(covers: Any) -> list[nn.Module]:
             f"covers is {type(covers).__name__}; write how many, or a list of modules."
         )
     return list(covers)
-
-
-def _cover_layers(net: nn.Module, names: set[str], settings: Settings) -> list[str]:
-    """Gives layers their covered forward and empty mixers; names what vmap must hand to them."""
-    lifted = {id(net.get_parameter(name)) for name in names}
-    handed = []
-    # Attention multiplies by its output projection itself, with a mixer of its own.
-    inside = {id(m.out_proj) for m in net.modules() if is_attention(m)}
-    for prefix, layer in list(net.named_modules()):
-        shapes = [] if id(layer) in inside else mixers_of(layer)
-        if type(layer).forward in LOOPED:
-            layer.register_buffer(COVER, torch.arange(settings.covers), persistent=False)
-            handed.append(f"{prefix}.{COVER}".lstrip("."))
-            cover_layer(layer)
-        elif type(layer).forward in PROMOTED:
-            cover_layer(layer)
-        elif shapes and all(id(value) in lifted for value in layer.parameters()):
-            mixes = settings.mixes and settings.routing == "messages"
-            for name, units, inputs in shapes:
-                like = next(layer.parameters())
-                shape = mixer_shape(settings, units, inputs)
-                layer.register_buffer(name, like.new_empty(shape) if mixes else None)
-            cover_layer(layer)
-    return handed
 
 
 def _generator(root: np.random.SeedSequence) -> torch.Generator:

@@ -1,230 +1,477 @@
 """Block messages mixed across covers: a[β] = Σ_g Σ_α Q̂[r,g,β,α] C[g,α] (the paper's MLP section).
 
-Mixers are constants, so backward needs activations, weights and Q̂, but never the contributions C:
-they are made for one block at a time, used and dropped, forward and backward. On a processor that
-is done by :mod:`mcover.nn.kernels`; the same in torch's own calls serves everything else.
+C[g,α] is what cover α contributes to unit r from its inputs of block g: a product, or a
+convolution, of that block alone. Q̂ is constant, so a backward needs activations, weights and Q̂,
+but never C: contributions are made for a few units and samples at a time, mixed and dropped,
+forward and backward. Three observations make this cheap:
 
-Shapes: x (M, N, inputs), weight (M, units, inputs), mixer (units, blocks, M, M) with row β the
-cover that reads, or (1, 1, M, M) where one kernel serves all units and blocks.
+- contributions of all blocks of a panel of units are one batched product for each cover, and
+  mixing them is one more, with a matrix of M × M·G for each unit;
+- a convolution makes all blocks at once if they are its groups, with each group's weights reading
+  one block; its messages are mixed where they lie by :mod:`mcover.nn.kernels`;
+- where covers share the input, mixing commutes with the product: weights are mixed instead,
+  W_eff[β] = Σ_α Q̂[r,g,β,α] W[α] on block g, at no cost per sample.
+
+Throughout, a mixer is (units, blocks, M, M) with row β the cover that reads and column α the one
+that is read, or (1, 1, M, M) where one kernel serves all units and blocks (the exact mode).
+Activations come and go as one tensor per cover: no stacked copy is ever kept.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise, product
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.func import vjp
 
-from mcover.nn import kernels
+from mcover.errors import McoverError
+
+Covers = tuple[Tensor, ...]
+
+WORKSPACE = 2**20  # elements of contributions at a time, about
+SAMPLES = 512  # of a linear layer at a time, at most
+UNITS = 32  # and units, at least: thinner products would be slow
+
+_plain = False
 
 
-def block_slices(inputs: int, blocks: int, taps: int = 1) -> list[slice]:
-    """The inputs of each block: blocks of near-equal size, inputs of ``taps`` numbers whole.
+@contextmanager
+def plain() -> Iterator[None]:
+    """Mixes in torch's own operations only, which dispatch modes (a counter of flops) can see.
+
+    For all threads: a backward may run in another one.
+    """
+    global _plain
+    before, _plain = _plain, True
+    try:
+        yield
+    finally:
+        _plain = before
+
+
+def block_slices(inputs: int, blocks: int) -> list[slice]:
+    """The inputs of each block: blocks of near-equal size, the first ones wider.
 
     >>> block_slices(5, 2)
     [slice(0, 3, None), slice(3, 5, None)]
     """
-    size, wider = divmod(inputs // taps, blocks)
-    edges = [taps * (g * size + min(g, wider)) for g in range(blocks + 1)]
+    size, wider = divmod(inputs, blocks)
+    edges = [g * size + min(g, wider) for g in range(blocks + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
-def mix_linear(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The routed preactivations, shape (M, N, units), of inputs that differ between covers."""
-    if is_shared(mixer):
-        y = mix_outputs(torch.bmm(x, weight.transpose(1, 2)), mixer)
-        return y if bias is None else y + bias.unsqueeze(1)
-    mixed: Tensor = _MixLinear.apply(x, weight, mixer, bias)  # type: ignore[no-untyped-call]
-    return mixed
+# --- what layers call -----------------------------------------------------------------------------
 
 
-def mix_common(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same where all covers share the inputs (N, inputs): products with mixed weights."""
-    if is_shared(mixer):
-        y = torch.matmul(x, mix_weights(weight, mixer).transpose(1, 2))
-        return y if bias is None else y + bias.unsqueeze(1)
-    mixed: Tensor = _MixCommon.apply(x, weight, mixer, bias)  # type: ignore[no-untyped-call]
-    return mixed
+def mix_linear(
+    xs: Covers | Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None = None
+) -> Covers:
+    """x W^T + b of each cover with block messages mixed across covers; b stays in its own cover.
+
+    Shape: xs is M tensors (..., inputs), or one that all covers share; weight (M, units, inputs);
+    bias (M, units). Gives M tensors (..., units).
+    """
+    shape = (xs if isinstance(xs, Tensor) else xs[0]).shape
+    if shape[-1:] != weight.shape[-1:]:
+        raise McoverError(
+            f"a linear layer was given inputs of shape {tuple(shape)}: the last axis should have "
+            f"{weight.shape[-1]} numbers."
+        )
+    biases = [None] * len(weight) if bias is None else bias.unbind()
+    if isinstance(xs, Tensor):
+        return tuple(map(F.linear, [xs] * len(weight), mix_weights(weight, mixer), biases))
+    if _is_exact(mixer):
+        ys = mix_rows([F.linear(x, w) for x, w in zip(xs, weight, strict=True)], mixer)
+        return tuple(y if b is None else y + b for y, b in zip(ys, biases, strict=True))
+    return _apply(_MixLinear, weight, mixer, bias, *xs)
 
 
-def mix_outputs(contributions: Tensor, mixer: Tensor) -> Tensor:
-    """Σ_α Q̂[r,0,β,α] C[α] for one block, units last: shape (M, ..., units)."""
-    if is_shared(mixer):
-        return torch.tensordot(mixer[0, 0], contributions, dims=1)
-    return torch.einsum("rba,a...r->b...r", mixer[:, 0], contributions)
+@dataclass(frozen=True)
+class Geometry:
+    """Stride, padding on both sides, dilation and groups of a convolution."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def check(self, x: Tensor, weight: Tensor) -> None:
+        """Refuses inputs that a convolution of one cover, with this weight, cannot take."""
+        kernel = weight.shape[2:]
+        channels = weight.shape[1] * self.groups
+        if x.ndim != weight.ndim or x.shape[1] != channels:
+            raise McoverError(
+                f"a convolution was given inputs of shape {tuple(x.shape)}: they should have "
+                f"{channels} channels and {weight.ndim} axes, or {weight.ndim - 1} for one sample."
+            )
+        space = zip(x.shape[2:], kernel, self.padding, self.dilation, strict=True)
+        if any(size + 2 * pad < reach * (taps - 1) + 1 for size, taps, pad, reach in space):
+            raise McoverError(
+                f"a convolution was given inputs of size {tuple(x.shape[2:])}: with a padding of "
+                f"{self.padding} they are smaller than its kernel, {tuple(kernel)} with a dilation "
+                f"of {self.dilation}."
+            )
+
+    def space(self, x: Tensor, weight: Tensor) -> tuple[int, ...]:
+        """The size of what comes out, along each axis."""
+        sizes = zip(
+            x.shape[2:], weight.shape[2:], self.stride, self.padding, self.dilation, strict=True
+        )
+        return tuple(
+            (size + 2 * pad - reach * (taps - 1) - 1) // step + 1
+            for size, taps, step, pad, reach in sizes
+        )
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+        convolve: Any = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(self.stride)]
+        y: Tensor = convolve(x, weight, bias, self.stride, self.padding, self.dilation, groups)
+        return y
+
+    def backward(
+        self, grad: Tensor, x: Tensor, weight: Tensor, groups: int, need: tuple[bool, bool]
+    ) -> tuple[Any, Any]:
+        """Gradients of x and of weight, or None where they are not needed."""
+        still = [0] * len(self.stride)
+        grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
+            grad, x, weight, None, self.stride, self.padding, self.dilation, False, still, groups,
+            [*need, False],
+        )  # fmt: skip
+        return grad_x, grad_weight
 
 
-def mix_weights(weight: Tensor, mixer: Tensor) -> Tensor:
+def mix_convolution(
+    xs: Covers | Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry
+) -> Covers:
+    """A convolution of each cover, with blocks of the channels that one output channel sees.
+
+    Shape: xs is M tensors (B, channels, *space), or one that all covers share; weight
+    (M, units, channels / groups, *kernel); bias (M, units). Gives M tensors (B, units, *space).
+    """
+    at.check(xs if isinstance(xs, Tensor) else xs[0], weight[0])
+    biases = [None] * len(weight) if bias is None else bias.unbind()
+    if isinstance(xs, Tensor):
+        mixed = zip(mix_weights(weight, mixer), biases, strict=True)
+        return tuple(at.convolve(xs, w, b, at.groups) for w, b in mixed)
+    if _is_exact(mixer):
+        ys = [at.convolve(x, w, None, at.groups) for x, w in zip(xs, weight, strict=True)]
+        outs = zip(mix_rows(ys, mixer), biases, strict=True)
+        return tuple(y if b is None else y + b.view(-1, *[1] * (y.ndim - 2)) for y, b in outs)
+    return _apply(_MixConvolution, weight, mixer, bias, at, *xs)
+
+
+def mix_rows(rows: Sequence[Tensor], mixer: Tensor) -> Covers:
+    """Σ_α Q̂[r,0,β,α] rows[α] for one block, units last; M tensors (..., units) to the same."""
+    return _apply(_MixRows, mixer[:, 0], *rows)
+
+
+def mix_weights(weight: Tensor, mixer: Tensor) -> Covers:
     """W_eff[β] = Σ_α Q̂[r,g,β,α] W[α] on block g: all of the mixing where covers share the input.
 
-    Shape: weight (M, units, inputs, ...) to the same, units first in memory. Costs nothing per
-    sample.
+    Shape: weight (M, units, inputs, ...) to M tensors (units, inputs, ...).
     """
-    if is_shared(mixer):
-        return torch.tensordot(mixer[0, 0], weight, dims=1)
-    taps = weight[0, 0, 0].numel()
-    mixed: Tensor = _MixWeights.apply(weight.flatten(2), mixer, taps)  # type: ignore[no-untyped-call]
-    return mixed.view(weight.transpose(0, 1).shape).transpose(0, 1)
+    if _is_exact(mixer):
+        return torch.tensordot(mixer[0, 0], weight, dims=1).unbind()
+    w = _split(weight, 2, mixer.shape[1])  # (M, units, blocks, width, ...)
+    mixed = torch.bmm(mixer.flatten(0, 1), w.flatten(3).flatten(1, 2).transpose(0, 1))
+    parts = [part.reshape(w.shape[1:]) for part in mixed.unbind(1)]
+    return tuple(_join(part, 1, weight.shape[2]) for part in parts)
 
 
-def is_shared(mixer: Tensor) -> bool:
-    """Whether one kernel serves all units and blocks (the exact-Q mode)."""
+def _is_exact(mixer: Tensor) -> bool:
     return mixer.shape[0] == mixer.shape[1] == 1
 
 
-class _MixWeights(torch.autograd.Function):
-    """(M, units, inputs) to (units, M, inputs)."""
+def _apply(function: Any, *given: Any) -> Covers:
+    outs: Covers = function.apply(*given)
+    return outs
+
+
+# --- how gradients find their way back ------------------------------------------------------------
+
+
+class _MixRows(torch.autograd.Function):
+    """Linear in the rows, so its backward is itself with the adjoint of q (units or 1, M, M)."""
 
     @staticmethod
-    def forward(weight: Tensor, mixer: Tensor, taps: int) -> Tensor:
-        return _mixed_rows(weight, mixer, block_slices(weight.shape[2], mixer.shape[1], taps))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
-        weight, mixer, taps = inputs
-        ctx.save_for_backward(mixer)
-        ctx.spans = block_slices(weight.shape[2], mixer.shape[1], taps)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (mixer,) = ctx.saved_tensors
-        return _mixed_back(grads[0], mixer, ctx.spans), None, None
-
-
-class _MixCommon(torch.autograd.Function):
-    """Products with mixed weights. Memory lies as in :class:`_MixLinear`."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
-        spans = block_slices(x.shape[1], mixer.shape[1])
-        if kernels.fits(x, weight, mixer):
-            result = kernels.common_forward(
-                x, weight.contiguous(), mixer, _contiguous(bias), edges_of(spans)
-            )
+    def forward(q: Tensor, *rows: Tensor) -> Covers:
+        stacked = torch.stack(rows)
+        if len(q) == 1:
+            mixed = torch.tensordot(q[0], stacked, dims=1)
         else:
-            rows = _mixed_rows(weight, mixer, spans)
-            result = torch.mm(rows.flatten(0, 1), x.T).unflatten(0, rows.shape[:2])
-            if bias is not None:
-                result += bias.T.unsqueeze(-1)
-        return result.permute(1, 2, 0)
+            mixed = torch.einsum("rba,a...r->b...r", q, stacked)
+        return tuple(part.clone(memory_format=torch.contiguous_format) for part in mixed)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, mixer, _ = inputs
-        ctx.save_for_backward(x, weight, mixer)
-        ctx.spans = block_slices(x.shape[1], mixer.shape[1])
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Covers) -> None:
+        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mixer = ctx.saved_tensors
-        grad = grads[0].permute(2, 0, 1).contiguous()
-        need_x, need_weight, _, need_bias = ctx.needs_input_grad
-        grad_x = grad_weight = None
-        if need_weight and once() and kernels.fits(grad, x, mixer):
-            grad_weight = kernels.common_backward(grad, x, mixer, edges_of(ctx.spans))
-        elif need_weight:
-            rows = torch.mm(grad.flatten(0, 1), x).unflatten(0, grad.shape[:2])
-            grad_weight = _mixed_back(rows, mixer, ctx.spans)
-        if need_x:
-            rows = _mixed_rows(weight, mixer, ctx.spans)
-            grad_x = torch.mm(grad.flatten(0, 1).T, rows.flatten(0, 1))
-        return grad_x, grad_weight, None, grad.sum(2).T if need_bias else None
-
-
-def _mixed_rows(weight: Tensor, mixer: Tensor, spans: list[slice]) -> Tensor:
-    """The mixed weights, shape (units, M, inputs)."""
-    covers, units, inputs = weight.shape
-    rows = weight.new_empty(units, covers, inputs)
-    if once() and kernels.fits(mixer, weight):
-        kernels.mix_rows(mixer, weight.contiguous(), rows, edges_of(spans), back=False)
-    else:
-        for g, span in enumerate(spans):
-            rows[:, :, span] = torch.bmm(mixer[:, g], weight[:, :, span].transpose(0, 1))
-    return rows
-
-
-def _mixed_back(rows: Tensor, mixer: Tensor, spans: list[slice]) -> Tensor:
-    """The gradient of weights (M, units, inputs) from that of the mixed ones."""
-    units, covers, inputs = rows.shape
-    grad = rows.new_empty(covers, units, inputs)
-    if once() and kernels.fits(mixer, rows):
-        kernels.mix_rows(mixer, grad, rows.contiguous(), edges_of(spans), back=True)
-    else:
-        for g, span in enumerate(spans):
-            back = torch.bmm(mixer[:, g].transpose(1, 2), rows[:, :, span])
-            grad[:, :, span] = back.transpose(0, 1)
-    return grad
+        return None, *_apply(_MixRows, ctx.saved_tensors[0].mH, *grads)
 
 
 class _MixLinear(torch.autograd.Function):
-    """Products are (units × inputs)(inputs × N), mixing is a product for each unit.
-
-    In memory activations and their gradients lie as (units, M, N): what one layer writes the next
-    one reads, and the elementwise operations between them see one layout.
-    """
+    """Per-cover inputs: products of a panel of units, then mixing, both as batched products."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Tensor:
-        spans = block_slices(x.shape[2], mixer.shape[1])
-        if kernels.fits(x, weight, mixer):
-            result = kernels.message_forward(
-                x, weight.contiguous(), mixer, _contiguous(bias), edges_of(spans)
-            )
-            return result.permute(1, 2, 0)
-        covers, count, _ = x.shape
-        columns = x.transpose(1, 2)
-        result = x.new_zeros(len(mixer), covers, count)
-        for g, span in enumerate(spans):
-            c = torch.bmm(weight[:, :, span], columns[:, span])
-            torch.baddbmm(result, mixer[:, g], c.transpose(0, 1), out=result)
-        if bias is not None:
-            result += bias.T.unsqueeze(-1)
-        return result.permute(1, 2, 0)
+    def forward(weight: Tensor, mixer: Tensor, bias: Tensor | None, *xs: Tensor) -> Covers:
+        (covers, units, _), blocks = weight.shape, mixer.shape[1]
+        q, w = _flat(mixer), _split(weight, 2, blocks).movedim(2, 1)
+        hs = [_split(x.reshape(-1, x.shape[-1]), 1, blocks).transpose(0, 1) for x in xs]
+        outs = tuple(x.new_empty(*x.shape[:-1], units) for x in xs)
+        for rows, panel in _pieces(hs[0].shape[1], units, covers * blocks, weight):
+            c = weight.new_empty(covers, blocks, _length(panel), _length(rows))
+            for own, h, into in zip(w, hs, c, strict=True):
+                torch.bmm(own[:, panel], h[:, rows].mT, out=into)
+            mixed = torch.bmm(q[panel], c.flatten(0, 1).transpose(0, 1))  # (panel, M, rows)
+            for beta, out in enumerate(outs):
+                part = out.view(-1, units)[rows, panel]
+                part.copy_(mixed[:, beta].T)
+                if bias is not None:
+                    part += bias[beta, panel]
+        return outs
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, mixer, _ = inputs
-        ctx.save_for_backward(x, weight, mixer)
-        ctx.spans = block_slices(x.shape[2], mixer.shape[1])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Covers) -> None:
+        weight, mixer, _, *xs = inputs
+        ctx.save_for_backward(weight, mixer, *xs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mixer = ctx.saved_tensors
-        grad = grads[0].permute(2, 0, 1).contiguous()
-        need_x, need_weight, _, need_bias = ctx.needs_input_grad
-        if once() and kernels.fits(grad, x, weight, mixer):
-            grad_x, grad_weight = kernels.message_backward(
-                grad, x, weight.contiguous(), mixer, edges_of(ctx.spans), (need_x, need_weight)
-            )
-        else:
-            covers, count, inputs = x.shape
-            grad_x = x.new_empty(inputs, covers, count) if need_x else None
-            grad_weight = torch.empty_like(weight) if need_weight else None
-            for g, span in enumerate(ctx.spans):
-                errors = torch.bmm(mixer[:, g].transpose(1, 2), grad).transpose(0, 1)
-                if grad_weight is not None:
-                    grad_weight[:, :, span] = torch.bmm(errors, x[:, :, span])
+        weight, mixer, *xs = ctx.saved_tensors
+        need_weight, _, need_bias, *need_xs = ctx.needs_input_grad
+        grad_bias = _bias_gradient(grads, -1) if need_bias else None
+        if torch.is_grad_enabled():
+            to_weight, *to_xs = vjp(partial(_linear_equation, mixer), weight, *xs)[1](grads)
+            return to_weight, None, grad_bias, *to_xs
+        (covers, units, inputs), blocks = weight.shape, mixer.shape[1]
+        q, w = _flat(mixer), _split(weight, 2, blocks).movedim(2, 1)
+        hs = [_split(x.reshape(-1, inputs), 1, blocks).transpose(0, 1) for x in xs]
+        to_weight = w.new_empty(covers, units, blocks, w.shape[-1]) if need_weight else None
+        to_xs = [
+            h.new_empty(h.shape) if need else None for h, need in zip(hs, need_xs, strict=True)
+        ]
+        for rows, panel in _pieces(hs[0].shape[1], units, covers * blocks, weight):
+            samples = _length(rows)
+            # Rows of errors lie this far apart; with whole pages between them they would compete
+            # for the same lines of the cache.
+            turned = q.new_empty(_length(panel), covers, samples | 16)
+            for beta, grad in enumerate(grads):
+                turned[:, beta, :samples] = grad.reshape(-1, units)[rows, panel].T
+            errors = torch.bmm(q[panel].mH, turned).unflatten(1, (covers, blocks))[..., :samples]
+            for alpha, (own, h, to_x) in enumerate(zip(w, hs, to_xs, strict=True)):
+                error = errors[:, alpha].transpose(0, 1)  # (blocks, panel, rows)
+                if to_x is not None:  # a sum over panels: the first one, with beta = 0, starts it
+                    into = to_x[:, rows]
+                    again = int(panel.start > 0)
+                    torch.baddbmm(into, error.mT, own[:, panel].conj(), beta=again, out=into)
+                if to_weight is not None:  # a sum over samples
+                    into = to_weight[alpha, panel].transpose(0, 1)
+                    part = torch.bmm(error, h[:, rows].conj())
+                    into.copy_(part) if rows.start == 0 else into.add_(part)
+        grad_xs = [
+            None if to_x is None else _join(to_x.transpose(0, 1), 1, inputs).reshape(x.shape)
+            for to_x, x in zip(to_xs, xs, strict=True)
+        ]
+        grad_weight = None if to_weight is None else _join(to_weight, 2, inputs)
+        return grad_weight, None, grad_bias, *grad_xs
+
+
+class _MixConvolution(torch.autograd.Function):
+    """Per-cover inputs: torch's grouped convolution of a few samples, then mixing in place."""
+
+    @staticmethod
+    def forward(
+        weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry, *xs: Tensor
+    ) -> Covers:
+        (covers, units), blocks = weight.shape[:2], mixer.shape[1]
+        q, w = _flat(mixer), _weights_by_block(weight, blocks, at.groups)
+        start = weight.new_zeros(covers, units) if bias is None else bias
+        space = at.space(xs[0], weight[0])
+        outs = tuple(x.new_empty(len(x), units, *space) for x in xs)
+        for rows in _few(outs[0], covers * blocks):
+            few = [_by_block(x[rows], blocks, at.groups) for x in xs]
+            c = [
+                _maps(at.convolve(x, own, None, blocks * at.groups), units)
+                for x, own in zip(few, w, strict=True)
+            ]
+            _mix_maps(q, start, c, [_maps(out[rows], units) for out in outs])
+        return outs
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Covers) -> None:
+        weight, mixer, _, ctx.at, *xs = inputs
+        ctx.save_for_backward(weight, mixer, *xs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        weight, mixer, *xs = ctx.saved_tensors
+        at: Geometry = ctx.at
+        need_weight, _, need_bias, _, *need_xs = ctx.needs_input_grad
+        grad_bias = _bias_gradient(grads, 1) if need_bias else None
+        if torch.is_grad_enabled() or weight.is_complex():  # convolution_backward is real
+            equation = partial(_convolution_equation, mixer, at)
+            to_weight, *to_xs = vjp(equation, weight, *xs)[1](grads)
+            return to_weight, None, grad_bias, None, *to_xs
+        (covers, units), blocks = weight.shape[:2], mixer.shape[1]
+        q, w = _flat(mixer).mH.contiguous(), _weights_by_block(weight, blocks, at.groups)
+        start = weight.new_zeros(covers * blocks, units)
+        to_weight = torch.zeros_like(w) if need_weight else None
+        grad_xs = [
+            x.new_empty(x.shape) if need else None for x, need in zip(xs, need_xs, strict=True)
+        ]
+        for rows in _few(grads[0], covers * blocks):
+            parts = [g[rows] for g in grads]
+            errors = [g.new_empty(len(g), blocks * units, *g.shape[2:]) for g in parts]
+            _mix_maps(q, start, [_maps(g, units) for g in parts], [_maps(e, units) for e in errors])
+            for alpha, (error, x, grad_x) in enumerate(zip(errors, xs, grad_xs, strict=True)):
+                few = _by_block(x[rows], blocks, at.groups)
+                need = (grad_x is not None, need_weight)
+                to_few, to_own = at.backward(error, few, w[alpha], blocks * at.groups, need)
                 if grad_x is not None:
-                    to_x = torch.bmm(weight[:, :, span].transpose(1, 2), errors)
-                    grad_x[span] = to_x.transpose(0, 1)
-        if grad_x is not None:
-            grad_x = grad_x.permute(1, 2, 0)
-        return grad_x, grad_weight, None, grad.sum(2).T if need_bias else None
+                    grad_x[rows] = _from_block(to_few, blocks, at.groups, weight.shape[2])
+                if to_weight is not None:
+                    to_weight[alpha] += to_own
+        grad_weight = None
+        if to_weight is not None:
+            by_group = to_weight.unflatten(1, (blocks, at.groups, -1)).movedim(1, 3)
+            grad_weight = _join(by_group, 3, weight.shape[2]).flatten(1, 2)
+        return grad_weight, None, grad_bias, None, *grad_xs
 
 
-def edges_of(spans: list[slice]) -> list[int]:
-    """Where blocks begin, and where the last one ends."""
-    return [0, *(span.stop for span in spans)]
+def _linear_equation(mixer: Tensor, weight: Tensor, *xs: Tensor) -> Covers:
+    """The sum as it is written, for gradients that are differentiated again."""
+    parts = []
+    for g, span in enumerate(block_slices(weight.shape[2], mixer.shape[1])):
+        c = [F.linear(x[..., span], w[:, span]) for x, w in zip(xs, weight, strict=True)]
+        parts.append(torch.einsum("rba,a...r->b...r", mixer[:, g], torch.stack(c)))
+    return sum(parts[1:], parts[0]).unbind()
 
 
-def once() -> bool:
-    """Whether nobody differentiates what is computed: autograd does not see into the kernels.
+def _convolution_equation(mixer: Tensor, at: Geometry, weight: Tensor, *xs: Tensor) -> Covers:
+    parts = []
+    for g, span in enumerate(block_slices(weight.shape[2], mixer.shape[1])):
+        hs = [x.unflatten(1, (at.groups, -1))[:, :, span].flatten(1, 2) for x in xs]
+        c = [at.convolve(h, w[:, span], None, at.groups) for h, w in zip(hs, weight, strict=True)]
+        parts.append(torch.einsum("rba,anr...->bnr...", mixer[:, g], torch.stack(c)))
+    return sum(parts[1:], parts[0]).unbind()
 
-    In a forward autograd is off; in a backward it is on if gradients are to have gradients.
+
+# --- layouts, pieces and the mixing itself --------------------------------------------------------
+
+
+def _flat(mixer: Tensor) -> Tensor:
+    """(units, M, M · blocks): a unit's mixer as one matrix, columns by cover and then by block."""
+    return mixer.permute(0, 2, 3, 1).flatten(2).contiguous()
+
+
+def _split(t: Tensor, axis: int, blocks: int) -> Tensor:
+    """An axis of inputs as (blocks, width); a narrower block ends with a zero."""
+    inputs = t.shape[axis]
+    if inputs % blocks == 0:
+        return t.unflatten(axis, (blocks, -1))
+    shape = list(t.shape)
+    shape[axis] = blocks * -(-inputs // blocks)
+    padded = t.new_zeros(shape).index_copy(axis, _places(inputs, blocks, t.device), t)
+    return padded.unflatten(axis, (blocks, -1))
+
+
+def _join(t: Tensor, axis: int, inputs: int) -> Tensor:
+    """Undoes :func:`_split`."""
+    flat = t.flatten(axis, axis + 1)
+    if flat.shape[axis] == inputs:
+        return flat
+    return flat.index_select(axis, _places(inputs, t.shape[axis], t.device))
+
+
+def _places(inputs: int, blocks: int, device: torch.device) -> Tensor:
+    """Where inputs lie among blocks that all have the width of the first."""
+    spans = block_slices(inputs, blocks)
+    width = spans[0].stop
+    places = [g * width + i for g, span in enumerate(spans) for i in range(span.stop - span.start)]
+    return torch.tensor(places, device=device)
+
+
+def _by_block(x: Tensor, blocks: int, groups: int) -> Tensor:
+    """Channels by block and then by group, so that each is a group of one convolution."""
+    x = _split(x.contiguous().unflatten(1, (groups, -1)), 2, blocks)
+    return x.transpose(1, 2).flatten(1, 3)
+
+
+def _from_block(x: Tensor, blocks: int, groups: int, inputs: int) -> Tensor:
+    x = x.unflatten(1, (blocks, groups, -1)).transpose(1, 2)
+    return _join(x, 2, inputs).flatten(1, 2)
+
+
+def _weights_by_block(weight: Tensor, blocks: int, groups: int) -> Tensor:
+    """The weights that go with :func:`_by_block`: (M, blocks · units, width, *kernel)."""
+    w = _split(weight.unflatten(1, (groups, -1)), 3, blocks)
+    return w.movedim(3, 1).flatten(1, 3)
+
+
+def _maps(t: Tensor, units: int) -> Tensor:
+    """(samples, blocks · units, *space) as (samples, blocks, units, positions)."""
+    return t.contiguous().flatten(2).unflatten(1, (-1, units))
+
+
+def _length(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def _bias_gradient(grads: Sequence[Tensor], axis: int) -> Tensor:
+    """Sums over everything but units, which lie along ``axis``."""
+    others = [k for k in range(grads[0].ndim) if k != axis % grads[0].ndim]
+    return torch.stack([grad.sum(others) if others else grad for grad in grads])
+
+
+def _pieces(samples: int, units: int, rows: int, like: Tensor) -> list[tuple[slice, slice]]:
+    """Samples and units at a time, such that ``rows`` contributions to each fit the workspace."""
+    few = min(SAMPLES, max(1, samples))
+    many = max(UNITS, _workspace(like) // (rows * few))
+    return list(product(_cut(samples, few), _cut(units, many)))
+
+
+def _few(out: Tensor, rows: int) -> list[slice]:
+    """Samples of a convolution at a time; ``out`` is what one cover puts out.
+
+    Four times the workspace: torch lays out weights anew in each call, which many samples share.
     """
-    return not torch.is_grad_enabled()
+    each = rows * max(1, out[:1].numel())
+    return _cut(len(out), max(1, 4 * _workspace(out) // each))
 
 
-def _contiguous(bias: Tensor | None) -> Tensor | None:
-    return None if bias is None else bias.contiguous()
+def _workspace(like: Tensor) -> int:
+    return WORKSPACE if like.device.type == "cpu" else 8 * WORKSPACE
+
+
+def _cut(count: int, most: int) -> list[slice]:
+    """Near-equal slices of at most so many.
+
+    >>> _cut(5, 2)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return block_slices(count, max(1, -(-count // most)))
+
+
+def _mix_maps(
+    q: Tensor, start: Tensor, sources: Sequence[Tensor], targets: Sequence[Tensor]
+) -> None:
+    """targets[j] = start[j] + Σ_k q[r, j, k] sources[k]; shapes as in the compiled loop."""
+    if q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64) and not _plain:
+        from mcover.nn.kernels import mix_samples  # compiles on first use
+
+        given = tuple(t.detach().numpy() for t in sources)
+        into = tuple(t.detach().numpy() for t in targets)
+        factors, first = q.detach().numpy(), start.detach().contiguous().numpy()
+        mix_samples(factors, first, given, into, torch.get_num_threads())
+        return
+    mixed = torch.einsum("rjk,nkrv->njrv", q, torch.cat(list(sources), 1)) + start.unsqueeze(-1)
+    for target, part in zip(targets, mixed.chunk(len(targets), 1), strict=True):
+        target.copy_(part)

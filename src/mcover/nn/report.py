@@ -12,8 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mcover.facts import Facts
 from mcover.nn.collapse import one_cover
-from mcover.nn.covers import Covers
-from mcover.nn.layers import base_class
+from mcover.nn.mixing import plain
 from mcover.nn.settings import Settings
 
 
@@ -25,7 +24,8 @@ class Row:
         name: in the base model.
         kind: the layer's class.
         fate: "mixed" (its block messages cross), "routed" (its weights are gathered along routes),
-            "copied" (one per cover), "shared", or "frozen" (shared and not trained).
+            "copied" (one per cover, which never meets the others), "shared", or "frozen" (shared
+            and not trained).
         parameters: in the base model.
         covered: in the covered model.
         blocks: of its mixer; 0 where it does not mix.
@@ -92,8 +92,10 @@ class Report:
         ])  # fmt: skip
 
 
-def report(covered: Covers, *args: Any, **kwargs: Any) -> Report:
+def report(covered: Any, *args: Any, **kwargs: Any) -> Report:
     """See :meth:`Covered.report`."""
+    given = bool(args or kwargs)
+    flops = _flops(covered, args, kwargs) if given else 0
     stacks = {id(stack) for stack in covered.stacks().values()}
     blocks = _blocks(covered)
     rows: list[Row] = []
@@ -109,28 +111,27 @@ def report(covered: Covers, *args: Any, **kwargs: Any) -> Report:
         lifted = any(id(value) in stacks for value in own)
         trained = any(value.requires_grad for value in own)
         fate = _fate(covered, lifted, trained, id(module) in blocks)
-        kind = base_class(module).__name__
-        rows.append(Row(name, kind, fate, here, there, max(blocks.get(id(module), [0]))))
+        rows.append(Row(name, type(module).__name__, fate, here, there, blocks.get(id(module), 0)))
         products += there
     passes = covered.passes
     base = sum(_base_size(covered, value, stacks) for value in every.values())
-    crossing = sum(units * _width(m) * covered.covers**2 for _, m, units, _ in covered.mixers())
+    crossing = sum(m.shape[-4] * m.shape[-3] * covered.covers**2 for m in covered.mixers().values())
     cost = passes * (products + crossing) / sum(row.parameters for row in rows)
-    if args or kwargs:
-        cost = _flops(covered, args, kwargs) / max(_flops(one_cover(covered, 0), args, kwargs), 1)
+    if given:
+        cost = flops / max(_flops(one_cover(covered, 0), args, kwargs), 1)
     return Report(
         covered.settings,
         tuple(rows),
         base,
         sum(value.numel() for value in every.values()),
-        _bytes(covered.state_dict().values()) - _bytes(one_cover(covered, 0).state_dict().values()),
+        _bytes(_held(covered)) - _bytes(_held(one_cover(covered, 0))),
         cost,
-        bool(args or kwargs),
+        given,
         covered.settings.topology.facts(covered.covers),
     )
 
 
-def _fate(covered: Covers, lifted: bool, trained: bool, mixes: bool) -> str:
+def _fate(covered: Any, lifted: bool, trained: bool, mixes: bool) -> str:
     if not lifted:
         return "shared" if trained else "frozen"
     if covered.settings.routing == "weights":
@@ -138,21 +139,28 @@ def _fate(covered: Covers, lifted: bool, trained: bool, mixes: bool) -> str:
     return "mixed" if mixes else "copied"
 
 
-def _blocks(covered: Covers) -> dict[int, list[int]]:
-    """The blocks of each module that mixes, by its id; attention mixes its output projection."""
-    found: dict[int, list[int]] = {}
-    for name, mixer, _, _ in covered.mixers():
-        layer = covered.net.get_submodule(name.rpartition(".")[0])
-        owner = layer.out_proj if name.endswith("mixer_out") else layer
-        found.setdefault(id(owner), []).append(_width(mixer))
+def _blocks(covered: Any) -> dict[int, int]:
+    """The most blocks of each module that mixes, by its id.
+
+    Once the model has run, a layer whose covers never met does not count, whatever its kind.
+    """
+    found: dict[int, int] = {}
+    for place, part, layer, mixer in covered.mixing():
+        if covered.met and place not in covered.met:
+            continue
+        # Attention multiplies by its output projection itself.
+        owner = layer.out_proj if part == "out" else layer
+        found[id(owner)] = max(found.get(id(owner), 0), mixer.shape[-3])
+        for child in owner.modules():  # e.g. a parametrization, which holds the weights
+            found.setdefault(id(child), found[id(owner)])
     return found
 
 
-def _width(mixer: Tensor) -> int:
-    return mixer.shape[-3]
+def _held(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
 
 
-def _base_size(covered: Covers, value: Tensor, stacks: set[int]) -> int:
+def _base_size(covered: Any, value: Tensor, stacks: set[int]) -> int:
     return value.numel() // covered.covers if id(value) in stacks else value.numel()
 
 
@@ -169,7 +177,7 @@ def _flops(model: nn.Module, args: Any, kwargs: Any) -> int:
     """
     training = model.training
     try:
-        with FlopCounterMode(display=False) as counter, torch.enable_grad():
+        with plain(), FlopCounterMode(display=False) as counter, torch.enable_grad():
             model.eval()(*args, **kwargs)
     finally:
         model.train(training)

@@ -23,7 +23,9 @@ class Settings:
         routing: "messages" mixes block messages between layers, "weights" gathers whole models.
         blocks: input blocks G of each mixing layer (at most one per input; None is one per input).
         draws: permutations averaged into each mixer Q̂.
-        noise: standard deviation that separates the covers at the start.
+        block_channels: input channels that a block of a convolution has at least.
+        noise: what separates the covers at the start: a standard deviation, or a share of each
+            tensor's own, written "10%".
         mixer: Q̂ from drawn routes, or the kernel Q itself.
         streams: None is the collapse into Q̂; S keeps S routed activation streams per cover.
         bank: destinations kept by the directed lift; None keeps all of them.
@@ -37,7 +39,8 @@ class Settings:
     routing: Routing = "messages"
     blocks: int | None = 8
     draws: int = 10
-    noise: float = 1e-2
+    block_channels: int = 8
+    noise: float | str = "10%"
     mixer: Mixer = "sampled"
     streams: int | None = None
     bank: int | None = 8
@@ -55,14 +58,13 @@ class Settings:
             if getattr(self, name) not in get_args(choices):
                 allowed = " or ".join(repr(choice) for choice in get_args(choices))
                 raise McoverError(f"{name} is {getattr(self, name)!r}; write {allowed}.")
-        whole = {"draws": self.draws}
+        whole = {"draws": self.draws, "block_channels": self.block_channels}
         optional = ("blocks", "streams", "bank", "destinations", "redraw_every")
         whole |= {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
         for name, count in whole.items():
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
                 raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
-        if not isinstance(self.noise, int | float) or not 0 <= self.noise < float("inf"):
-            raise McoverError(f"noise is {self.noise!r}; write a standard deviation, 0 or more.")
+        self.spread(1.0)
         if self.streams is not None and self.routing != "messages":
             raise McoverError("streams are for routing='messages'; for 'weights' write bank=S.")
         if self.streams is not None and self.mixer == "exact":
@@ -75,6 +77,31 @@ class Settings:
             return False
         matrix = self.topology.matrix(self.covers)
         return bool((matrix != 0).sum() > self.covers or matrix.trace() < self.covers)
+
+    def spread(self, own: float) -> float:
+        """The noise's standard deviation for a tensor whose own is given.
+
+        >>> from mcover import Uniform
+        >>> [Settings(2, Uniform(), noise=noise).spread(0.2) for noise in (0.01, "10%")]
+        [0.01, 0.020000000000000004]
+        """
+        try:
+            share = isinstance(self.noise, str) and self.noise.endswith("%")
+            value = float(str(self.noise)[:-1]) / 100 if share else float(self.noise)
+        except (TypeError, ValueError):
+            value = float("nan")
+        odd = isinstance(self.noise, bool) or (isinstance(self.noise, str) and not share)
+        if not 0 <= value < float("inf") or odd:
+            raise McoverError(
+                f"noise is {self.noise!r}; write a standard deviation, 0 or more, or a share of "
+                "each tensor's own, e.g. '10%'."
+            )
+        return value * own if share else value
+
+    def blocks_of(self, inputs: int, channels: bool) -> int:
+        """Input blocks of a mixer: at most one per input, and thick ones for convolutions."""
+        most = max(1, inputs // self.block_channels) if channels else inputs
+        return min(self.blocks or inputs, most)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON file; :meth:`from_dict` reads them back."""

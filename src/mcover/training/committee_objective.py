@@ -41,7 +41,7 @@ class CommitteeObjective(Objective):
         usable = weights.device.type == "cpu"
         self._fused = FusedGradient(stack) if usable and fused is not False else None
         self._paths: Paths | None = None
-        self._seen: tuple[int, int] | None = None
+        self._seen: Tensor | None = None
 
     def images(self, images: NDArray[np.float32], like: Tensor) -> Tensor:
         """Patterns as rows, shape (P, N)."""
@@ -124,20 +124,12 @@ class CommitteeObjective(Objective):
         model = cast(Any, self.model)
         if not is_covered(model):
             return None
-        every = model.settings.redraw_every
-        if every is not None and model.steps and model.steps % every == 0:
-            model.redraw()
-        steps, size, passes = model.steps, len(getattr(model, "routes", ())), model.passes
-        model.steps += 1
-        if not size:  # messages: a bare parameter has one copy per cover, and nothing mixes
+        turn = model.advance()
+        if not turn:  # messages: a bare parameter has one copy per cover, and nothing mixes
             return None
-        seen = id(model.routes), model.routes._version
-        if seen != self._seen:
-            self._seen, self._paths = seen, self._read(model.routes.numpy())
-        if self._paths is None:
-            return None
-        turn = (steps * passes + np.arange(passes)) % size
-        return self._paths._replace(chosen=turn)
+        if model.route_index is not self._seen:
+            self._seen, self._paths = model.route_index, self._read(model.routes)
+        return None if self._paths is None else self._paths._replace(chosen=np.array(turn))
 
     def _read(self, routes: NDArray[Any]) -> Paths | None:
         """Routes of (S, sources, M) with covers first and one for each weight."""

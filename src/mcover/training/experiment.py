@@ -21,6 +21,7 @@ _MESSAGES_ONLY = ("blocks", "draws", "mixer", "streams")
 _WEIGHTS_ONLY = ("bank", "destinations", "granularity")
 _ROUTES = ("routing", "topology", *_RING_ONLY, *_MESSAGES_ONLY, *_WEIGHTS_ONLY, "redraw_every")
 _COVERS_ONLY = ("start", "noise")
+PAPER_NOISE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Experiment:
             for name in ("noise", *_MESSAGES_ONLY, *_WEIGHTS_ONLY, "redraw_every")
             if getattr(self, name) is not None
         }
-        own: dict[str, Any] = {"topology": self.topology_value()}
+        own: dict[str, Any] = {"topology": self.topology_value(), "noise": PAPER_NOISE}
         if self.training.method == "mcover":
             own["routing"] = self.kind_of_routing
             if self.committee:

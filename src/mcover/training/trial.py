@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from mcover.data import Dataset, holdout, load, subset
-from mcover.errors import McoverError
+from mcover.errors import McoverError, McoverWarning
 from mcover.models import Committee, Conv, Kind, paper_mlp, small_mlp
 from mcover.training.experiment import COVERED, Experiment
 from mcover.training.history import History, Status
@@ -147,4 +148,7 @@ def model_of(experiment: Experiment, data: Dataset, seed: int) -> nn.Module:
         others = range(1, experiment.count)
         covers = [base, *(kind.build([seed, 0, other]) for other in others)]
     steps = -(-len(data.train_labels) // experiment.training.batch)
-    return lift(base, covers, seed=[seed, 1], **experiment.lift_options(steps))
+    with warnings.catch_warnings():
+        # The paper's noise, and ours for few images, are meant as they are: training starts here.
+        warnings.filterwarnings("ignore", "noise=", McoverWarning)
+        return lift(base, covers, seed=[seed, 1], **experiment.lift_options(steps))

@@ -1,20 +1,71 @@
-"""A covered model from disk, for a model of the same architecture."""
+"""A covered model on disk: tensors in safetensors, everything else in a JSON file beside them."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from numpy.random import SeedSequence
 from torch import Tensor, nn
 
 from mcover.errors import McoverError
 from mcover.nn.covered import Covered
-from mcover.nn.lift import cover
-from mcover.nn.saving import FORMAT, class_name, paths
+from mcover.nn.layers import full_name
 from mcover.nn.settings import Settings
-from mcover.nn.stacking import check_sources, stacked_copy
+from mcover.nn.stacking import Refusal, check_sources, stacked_copy
+from mcover.seeds import seed_sequence
+
+FORMAT = 2
+
+
+def save(covered: Covered, path: str | Path) -> tuple[Path, Path]:
+    """Writes both files; see :meth:`Covered.save`."""
+    from safetensors.torch import save_file
+
+    tensors, tied = _once(covered.state_dict())
+    plain = {
+        "format": FORMAT,
+        "model": full_name(type(covered.net)),
+        "settings": covered.settings.to_dict(),
+        "lifted": list(covered.lifted),
+        "state": list(covered.state),
+        "frozen": [n for n, value in covered.net.named_parameters() if not value.requires_grad],
+        "tied": tied,
+    }
+    weights, config = paths(path)
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    # Both are written whole beside what is there, and only then put in its place.
+    beside = {file: file.with_name(f".{file.name}.{os.getpid()}") for file in (weights, config)}
+    try:
+        save_file(tensors, str(beside[weights]))
+        beside[config].write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+        for file, written in beside.items():
+            written.replace(file)
+    finally:
+        for written in beside.values():
+            written.unlink(missing_ok=True)
+    return weights, config
+
+
+def _once(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor under its first name, and the other names of those that are tied."""
+    first: dict[tuple[int, tuple[int, ...]], str] = {}
+    tensors, tied = {}, {}
+    for name, value in state.items():
+        key = value.data_ptr(), tuple(value.shape)
+        if value.numel() and key in first:
+            tied[name] = first[key]
+        else:
+            first[key] = name
+            tensors[name] = value.detach().contiguous()
+    return tensors, tied
+
+
+def paths(path: str | Path) -> tuple[Path, Path]:
+    path = Path(path)
+    stem = path.with_suffix("") if path.suffix in (".safetensors", ".json") else path
+    return stem.with_name(stem.name + ".safetensors"), stem.with_name(stem.name + ".json")
 
 
 def load(path: str | Path, model: nn.Module) -> Covered:
@@ -39,14 +90,15 @@ def load(path: str | Path, model: nn.Module) -> Covered:
     if lost:
         raise McoverError(
             f"{config} was saved from a {plain['model']} with the tensors {lost[:5]}, which this "
-            f"{class_name(model)} does not have; give a model of the same architecture."
+            f"{full_name(type(model))} does not have; give a model of the same architecture."
         )
     sources = [model] * settings.covers
     net = stacked_copy(model, sources, plain["lifted"], plain["state"])
     for name, value in net.named_parameters():
         value.requires_grad_(name not in plain["frozen"])
-    seed = SeedSequence(plain["seed"]["entropy"], spawn_key=tuple(plain["seed"]["spawn_key"]))
-    covered = cover(net, settings, plain["lifted"], plain["state"], seed)
+    Refusal.put(net)
+    seed = seed_sequence(0)  # the file has the model's own
+    covered = Covered(net, settings, tuple(plain["lifted"]), tuple(plain["state"]), seed)
     tensors = load_file(str(weights))
     tensors |= {name: tensors[first] for name, first in plain["tied"].items()}
     _check(covered, tensors, weights)
@@ -57,7 +109,7 @@ def load(path: str | Path, model: nn.Module) -> Covered:
 def _check(covered: Covered, tensors: dict[str, Tensor], weights: Path) -> None:
     """Refuses tensors that do not fit, rather than to convert or to skip them."""
     own = covered.state_dict()
-    for name in sorted(own.keys() | tensors.keys()):
+    for name in sorted((own.keys() | tensors.keys()) - {"_extra_state"}):
         want, got = (_describe(table.get(name)) for table in (own, tensors))
         if want != got:
             raise McoverError(

@@ -1,0 +1,281 @@
+"""The modules that covers run on: one private copy of the module tree for each cover.
+
+A copy is structure and state. Attributes that the model sets on itself stay in its copy, changes to
+the covered model's own tree (``covered.net``) are followed, and tensors are put in place for each
+forward: the cover's row of a stack, or the tensor that all covers share.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mcover.errors import McoverError
+
+Rows = Mapping[int, Sequence[Tensor]]  # the rows of each stack, by the stack's id
+_TENSORS = ("_parameters", "_buffers")
+_MISSING = object()
+
+
+class Override:
+    """A forward that is put on one module in the place of its own, and can be taken off again."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.instance = vars(module).get("forward")  # one that was set on this module alone
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Override:
+        made = copy.copy(self)
+        made.instance = copy.deepcopy(self.instance, memo)
+        return made
+
+    @staticmethod
+    def of(module: nn.Module) -> Callable[..., Any]:
+        """The forward that a module had before."""
+        override = vars(module).get("forward")
+        found = override.instance if isinstance(override, Override) else override
+        return type(module).forward.__get__(module) if found is None else found
+
+    @staticmethod
+    def remove(tree: nn.Module) -> None:
+        """Gives all modules of a tree the forward that they had."""
+        for module in tree.modules():
+            override = vars(module).get("forward")
+            if isinstance(override, Override):
+                del module.forward
+                if override.instance is not None:
+                    vars(module)["forward"] = override.instance
+
+
+class Copies:
+    """M private copies of a module tree.
+
+    Args:
+        net: the covered model's tree, whose stacked tensors have the covers first.
+        covers: M.
+        prepare: called with the modules of each copy, to give layers that mix their forward.
+    """
+
+    def __init__(
+        self, net: nn.Module, covers: int, prepare: Callable[[nn.Module], None] | None = None
+    ) -> None:
+        self.net, self.prepare = net, prepare
+        self.modules = [structure(net) for _ in range(covers)]
+        self._slots: list[list[tuple[Any, Any]]] | None = None
+        self._seen = [_attributes(module) for module in net.modules()]
+
+    def bind(self, rows: Rows) -> list[nn.Module]:
+        """The copies, with the tensors of a forward in place."""
+        self.follow()
+        own = [place.source() for place in self._places]
+        for index, slots in enumerate(self._slots or ()):
+            for (holder, key), value in zip(slots, own, strict=True):
+                stacked = rows.get(id(value))
+                holder[key] = value if stacked is None else stacked[index]
+        return self.modules
+
+    def keep_buffers(self, rows: Rows) -> list[str]:
+        """Brings buffers that the model assigned into their stacks.
+
+        Returns the names of buffers that the model gave a value for the first time.
+        """
+        named = []
+        members = [list(module.modules()) for module in self.modules]
+        for position, (prefix, owner) in enumerate(self.net.named_modules()):
+            for key, stack in owner._buffers.items():
+                values = [own[position]._buffers.get(key) for own in members]
+                bound = rows.get(id(stack))
+                if all(v is (stack if bound is None else bound[i]) for i, v in enumerate(values)):
+                    continue
+                name = f"{prefix}.{key}".lstrip(".")
+                if stack is not None and bound is None:
+                    raise written_to_shared(name)
+                owner._buffers[key] = _restacked(stack, values, name)
+                named.append(name)
+        return named
+
+    def renew(self) -> None:
+        """Copies the copies: what ran before keeps its tensors, in case it is run once more."""
+        self.replace([structure(module) for module in self.modules])
+
+    def replace(self, modules: list[nn.Module]) -> None:
+        """Goes on with other copies."""
+        self.modules, self._slots = modules, None
+
+    def release(self) -> None:
+        """Lets go of all tensors."""
+        for slots in self._slots or ():
+            for holder, key in slots:
+                holder[key] = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.follow()
+        self.release()
+        for module in self.modules:
+            Override.remove(module)
+        self._slots = None
+        return {name: getattr(self, name) for name in ("net", "prepare", "modules")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._slots = None
+        self._seen = [_attributes(module) for module in self.net.modules()]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Copies:
+        made = object.__new__(Copies)
+        memo[id(self)] = made
+        for module in self.modules:
+            memo.update(without_graph(module))
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return made
+
+    def _resolve(self) -> None:
+        """Finds where tensors go in each copy, and gives layers that mix their forward."""
+        self._places = list(_places(self.net))
+        self._own = list(self.net.modules())
+        self._members = [list(module.modules()) for module in self.modules]
+        self._slots = [
+            [_resolved(members[place.position], place.path) for place in self._places]
+            for members in self._members
+        ]
+        for module in self.modules:
+            if self.prepare is not None:
+                self.prepare(module)
+
+    def follow(self) -> None:
+        """Hands on what was set on the covered model's own modules since the last forward."""
+        if self._slots is None:
+            self._resolve()
+        for position, (module, seen) in enumerate(zip(self._own, self._seen, strict=True)):
+            for key, value in vars(module).items():
+                before = seen.get(key, _MISSING)
+                if value is before or key in _TENSORS:
+                    continue
+                if key.endswith("_hooks"):
+                    if before is not _MISSING and value.keys() == before.keys():
+                        continue
+                    for members in self._members:
+                        hooks = vars(members[position])[key]
+                        for added in value.keys() - before.keys():
+                            hooks[added] = value[added]
+                        for removed in before.keys() - value.keys():
+                            hooks.pop(removed, None)
+                    seen[key] = dict(value)
+                    continue
+                for members in self._members:
+                    vars(members[position])[key] = value
+                seen[key] = value
+
+
+def structure(tree: nn.Module) -> nn.Module:
+    """A copy of a module tree that shares its tensors; attributes are its own."""
+    memo: dict[int, Any] = {id(t): t for t in (*tree.parameters(), *tree.buffers())}
+    made = copy.deepcopy(tree, without_graph(tree) | memo)
+    Override.remove(made)
+    return made
+
+
+def as_one_cover(net: nn.Module, stacks: Iterable[Tensor]) -> nn.Module:
+    """A copy of the tree in the base's shapes: each stack replaced by its first row."""
+    rows = {id(stack): stack.detach()[0] for stack in stacks}
+    made = structure(net)
+    for module in made.modules():
+        for table in _TENSORS:
+            held = getattr(module, table)
+            held.update({key: rows[id(v)] for key, v in held.items() if id(v) in rows})
+    return made
+
+
+def written_to_shared(name: str) -> McoverError:
+    return McoverError(
+        f"the model writes to its buffer {name!r}, which all covers share; name it in "
+        f"lift(..., buffers=[{name!r}]), or leave buffers out to keep all buffers for each cover."
+    )
+
+
+class _Place(NamedTuple):
+    """Where a tensor is held: ``vars(module)[path[0]][path[1]]…`` of the module at a position."""
+
+    position: int
+    path: tuple[Any, ...]
+    owner: Any  # of the tensor's registered name
+    table: str
+    key: str
+
+    def source(self) -> Tensor | None:
+        value: Tensor | None = getattr(self.owner, self.table)[self.key]
+        return value
+
+
+def _places(net: nn.Module) -> Iterator[_Place]:
+    """All places of registered tensors, and those where a module holds them a second time."""
+    registered: dict[int, tuple[nn.Module, str, str]] = {}
+    for position, module in enumerate(net.modules()):
+        for table in _TENSORS:
+            for key, value in getattr(module, table).items():
+                registered.setdefault(id(value), (module, table, key))
+                yield _Place(position, (table, key), module, table, key)
+    registered.pop(id(None), None)
+    for position, module in enumerate(net.modules()):
+        for path, value in _held(vars(module)):
+            if id(value) in registered:
+                yield _Place(position, path, *registered[id(value)])
+
+
+def _held(
+    holder: Any, path: tuple[Any, ...] = (), kinds: tuple[type, ...] = (list, dict)
+) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """Tensors in plain attributes, and in lists and dicts of them (``nn.LSTM`` has such a list)."""
+    for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
+        if not path and (key in _TENSORS or key == "_modules" or str(key).endswith("_hooks")):
+            continue
+        if isinstance(value, Tensor):
+            yield (*path, key), value
+        elif isinstance(value, kinds) and len(path) < 3:
+            yield from _held(value, (*path, key), kinds)
+
+
+def _resolved(module: nn.Module, path: tuple[Any, ...]) -> tuple[Any, Any]:
+    holder: Any = vars(module)
+    for key in path[:-1]:
+        holder = holder[key]
+    return holder, path[-1]
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    held = {key: value for key, value in vars(module).items() if key not in _TENSORS}
+    return {key: dict(v) if key.endswith("_hooks") else v for key, v in held.items()}
+
+
+def without_graph(tree: nn.Module) -> dict[int, Any]:
+    """For a deepcopy: tensors kept in attributes, which it would refuse, without their graph."""
+    kept = [
+        tensor
+        for module in tree.modules()
+        for _, tensor in _held(vars(module), kinds=(list, dict, tuple))
+    ]
+    kept += tree.buffers()
+    return {id(tensor): tensor.detach().clone() for tensor in kept if not tensor.is_leaf}
+
+
+def _restacked(stack: Tensor | None, values: list[Tensor | None], name: str) -> Tensor | None:
+    """The stack with the values that the covers assigned to a buffer."""
+    given = [value.detach() for value in values if value is not None]
+    if not given:
+        return None
+    if len(given) < len(values) or len({value.shape for value in given}) > 1:
+        raise McoverError(
+            f"covers left the buffer {name!r} with different shapes, "
+            f"{[None if v is None else tuple(v.shape) for v in values]}; keep such state in a "
+            "plain attribute, which each cover has for itself."
+        )
+    if stack is None or stack.shape[1:] != given[0].shape or stack.dtype != given[0].dtype:
+        return torch.stack(given)
+    with torch.no_grad():
+        for row, value in zip(stack, given, strict=True):
+            if value.data_ptr() != row.data_ptr():
+                row.copy_(value)
+    return stack

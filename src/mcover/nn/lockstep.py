@@ -1,0 +1,178 @@
+"""Covers in lockstep: each cover runs the base's own code, and all meet where messages cross.
+
+Every cover is a greenlet. It runs until it arrives at a layer that mixes, where it hands over its
+operands and stops; when all covers have arrived at that layer, the conductor computes it once for
+all of them, and each goes on with its own result. ``lockstep.md`` beside this file has the picture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from greenlet import GreenletExit, getcurrent, greenlet
+from torch.autograd.graph import disable_saved_tensors_hooks
+
+from mcover.errors import McoverError
+
+Rule = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+class Meeting(NamedTuple):
+    """What a cover brings to a layer.
+
+    Attributes:
+        place: the layer's name; covers meet when their places are equal.
+        operands: what this cover has to say.
+        rule: takes the operands of all covers and gives each its result.
+    """
+
+    place: str
+    operands: Any
+    rule: Rule
+
+
+def meet(place: str, operands: Any, rule: Rule) -> Any:
+    """Waits until all covers are here, and returns this cover's part of ``rule(all operands)``."""
+    cover = getcurrent()
+    if not isinstance(cover, _Cover):
+        raise McoverError(
+            f"the layer {place!r} of a covered model ran outside of the covered model's forward, "
+            "where the other covers are not at hand. If activation checkpointing ran it again, "
+            "checkpoint around the covered model instead of inside, or take routing='weights'. "
+            "Otherwise call the covered model, or covered.collapse() for a plain one."
+        )
+    if cover.hooks_can_be_seen:
+        _refuse_saved_tensor_hooks(place)
+    modes = _Modes.now()
+    conductor: Any = cover.parent
+    result = conductor.switch(Meeting(place, operands, rule))
+    modes.restore(cover.guards)
+    return result
+
+
+def run(covers: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Runs all covers to their ends, meeting by meeting; returns what they returned.
+
+    An exception in one of them ends the others, and comes out with that cover's own traceback.
+    """
+    begin = _Modes.now()
+    with contextlib.ExitStack() as guards:
+        guards.enter_context(torch.inference_mode(begin.inference))
+        visible = not saved_tensor_hooks_are_active()
+        running = [_Cover(function, guards, visible) for function in covers]
+        try:
+            begin.restore(guards)
+            return _conduct(running, begin)
+        finally:
+            for cover in running:
+                if not cover.dead:
+                    cover.throw(GreenletExit)
+            begin.restore(guards)
+
+
+def saved_tensor_hooks_are_active() -> bool:
+    """Whether someone outside, e.g. activation checkpointing, packs what is saved for backward."""
+    try:
+        with disable_saved_tensors_hooks("hooks are active"):
+            return False
+    except RuntimeError:
+        return True
+
+
+class _Cover(greenlet):
+    """One cover on its way from meeting to meeting."""
+
+    def __init__(
+        self, function: Callable[[], Any], guards: contextlib.ExitStack, hooks_can_be_seen: bool
+    ) -> None:
+        super().__init__(function)
+        self.gr_context = contextvars.copy_context()
+        self.guards = guards
+        self.hooks_can_be_seen = hooks_can_be_seen
+
+
+def _conduct(covers: list[_Cover], begin: _Modes) -> list[Any]:
+    replies: list[tuple[Any, ...]] = [()] * len(covers)
+    while True:
+        arrived = []
+        for cover, reply in zip(covers, replies, strict=True):
+            begin.restore(cover.guards)  # for a cover's start; one that goes on restores its own
+            arrived.append(cover.switch(*reply))
+            _check_together(covers, arrived)
+        if covers[0].dead:
+            return arrived
+        try:
+            results = arrived[0].rule([meeting.operands for meeting in arrived])
+        except Exception as error:
+            covers[0].throw(error)  # so that the traceback names the line of the user's model
+            raise
+        replies = [(result,) for result in results]
+
+
+def _check_together(covers: list[_Cover], arrived: list[Any]) -> None:
+    """Refuses the newest arrival if it is not where cover 0 is."""
+    index = len(arrived) - 1
+    first, here = (None if covers[k].dead else arrived[k].place for k in (0, index))
+    if first == here:
+        return
+    where = [f"at {place!r}" if place is not None else "at its end" for place in (first, here)]
+    error = McoverError(
+        f"covers took different ways through the model: cover 0 is {where[0]}, cover {index} "
+        f"{where[1]}. Layers that mix must be called by all covers in the same order; where a "
+        "cover's own values or random numbers decide, switch that off, leave those layers out "
+        "with select=[...], or take routing='weights'."
+    )
+    if here is not None:
+        covers[index].throw(error)
+    raise error
+
+
+def _refuse_saved_tensor_hooks(place: str) -> None:
+    if saved_tensor_hooks_are_active():
+        raise McoverError(
+            f"activation checkpointing, or another saved-tensor hook, is in force inside the model "
+            f"at {place!r}, where covers meet: a single cover cannot be computed again there. "
+            "Checkpoint around the covered model instead, or take routing='weights'."
+        )
+
+
+_DEVICES = ("cpu", "cuda")
+
+
+class _Modes(NamedTuple):
+    """What torch keeps for a thread and belongs to a cover."""
+
+    grad: bool
+    inference: bool
+    autocast: tuple[tuple[bool, torch.dtype], ...]
+    cache: bool
+
+    @classmethod
+    def now(cls) -> _Modes:
+        autocast = tuple(
+            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in _DEVICES
+        )
+        return cls(
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            autocast,
+            torch.is_autocast_cache_enabled(),
+        )
+
+    def restore(self, guards: contextlib.ExitStack) -> None:
+        """Puts these modes in force; a change of inference mode lasts until guards are closed."""
+        now = _Modes.now()
+        if now == self:
+            return
+        if now.inference != self.inference:
+            guards.enter_context(torch.inference_mode(self.inference))
+        torch.set_grad_enabled(self.grad)
+        for device, (enabled, dtype) in zip(_DEVICES, self.autocast, strict=True):
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self.cache)

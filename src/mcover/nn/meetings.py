@@ -1,0 +1,287 @@
+"""What happens inside a layer that mixes: its products become meetings of all covers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from mcover.errors import McoverError
+from mcover.nn.attention import attention
+from mcover.nn.copies import Override
+from mcover.nn.lockstep import meet
+from mcover.nn.mixing import Geometry, mix_convolution, mix_linear, mix_rows
+
+
+class Shape(NamedTuple):
+    """What a mixer is for: output units, and the inputs that each of them reads."""
+
+    units: int
+    inputs: int
+    part: str = ""  # tells mixers apart where a layer has several
+    channels: bool = False  # whether inputs are channels of a convolution
+
+
+@dataclass(eq=False)
+class Pass:
+    """What layers look up while covers run.
+
+    Attributes:
+        rows: the rows of each stack, by the stack's id.
+        stacks: the stack that rows belong to, by the id of its first row.
+        mixers: in force, by the place where covers meet.
+        met: how often they met at each place.
+    """
+
+    rows: dict[int, Sequence[Tensor]] = field(default_factory=dict)
+    stacks: dict[int, Tensor] = field(default_factory=dict)
+    mixers: dict[str, Tensor] = field(default_factory=dict)
+    met: dict[str, int] = field(default_factory=dict)
+
+    def begin(self, stacks: Sequence[Tensor], rows: Sequence[Sequence[Tensor]]) -> None:
+        self.rows = {id(stack): own for stack, own in zip(stacks, rows, strict=True)}
+        self.stacks = {id(own[0]): stack for stack, own in zip(stacks, rows, strict=True)}
+
+    def stacked(self, values: Sequence[Tensor]) -> Tensor:
+        """Values of the covers as one tensor: the stack itself, if they are its rows."""
+        stack = self.stacks.get(id(values[0]))
+        rows = () if stack is None else self.rows[id(stack)]
+        if stack is not None and all(a is b for a, b in zip(values, rows, strict=True)):
+            return stack
+        if _is_one(values):
+            return values[0].expand(len(values), *values[0].shape)
+        return torch.stack(list(values))
+
+
+@dataclass(eq=False)
+class Site:
+    """One layer that mixes.
+
+    Attributes:
+        name: of the layer in the model.
+        shapes: of its mixers, by their names.
+        current: what is being run.
+    """
+
+    name: str
+    shapes: Mapping[str, Shape]
+    current: Pass
+
+    def place(self, part: str = "") -> str:
+        return f"{self.name} ({part})" if part else self.name or "(model)"
+
+    def fits(self, weight: Any, turned: bool = False) -> bool:
+        """Whether this is the weight that the layer's mixer is for."""
+        shape = self.shapes.get("")
+        if shape is None or type(weight) not in (Tensor, nn.Parameter) or weight.ndim < 2:
+            return False
+        seen = tuple(weight.shape[:2])
+        return (seen[::-1] if turned else seen) == shape[:2]
+
+    def linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, part: str = "", turned: bool = False
+    ) -> Tensor:
+        """x W^T + b; ``turned`` where the weight is W^T."""
+        inputs = self.shapes[part].inputs
+        if x.shape[-1:] != (inputs,):
+            raise McoverError(
+                f"the linear layer {self.name!r} was given inputs of shape {tuple(x.shape)}: the "
+                f"last axis should have {inputs} elements."
+            )
+
+        def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
+            xs, weights, biases, mixer = self._operands(operands, part, turned)
+            with _as_given(weights):
+                return mix_linear(xs, weights, mixer, biases)
+
+        return self._meet(part, (x, weight, bias), rule)
+
+    def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, at: Geometry) -> Tensor:
+        if x.ndim == weight.ndim - 1:
+            return self.convolution(x.unsqueeze(0), weight, bias, at).squeeze(0)
+        at.check(x, weight)
+
+        def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
+            xs, weights, biases, mixer = self._operands(operands, "")
+            with _as_given(weights):
+                return mix_convolution(xs, weights, mixer, biases, at)
+
+        return self._meet("", (x, weight, bias), rule)
+
+    def lookup(self, rows: Tensor) -> Tensor:
+        """Rows of an embedding."""
+
+        def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
+            with _as_given(operands[0]):
+                return mix_rows(tuple(operands), self._mixer("", operands[0].dtype))
+
+        return self._meet("", rows, rule)
+
+    def _meet(self, part: str, operands: Any, rule: Callable[..., Any]) -> Tensor:
+        result: Tensor = meet(self.place(part), operands, rule)
+        return result
+
+    def _mixer(self, part: str, dtype: torch.dtype) -> Tensor:
+        place = self.place(part)
+        self.current.met[place] = self.current.met.get(place, 0) + 1
+        return self.current.mixers[place].to(dtype)
+
+    def _operands(
+        self, operands: Sequence[Any], part: str, turned: bool = False
+    ) -> tuple[Any, Tensor, Tensor | None, Tensor]:
+        """Inputs (one, where covers share it), weights and biases with the covers first, mixer."""
+        xs, weights, biases = zip(*operands, strict=True)
+        stack = self.current.stacked(weights)
+        stack = stack.transpose(1, 2) if turned else stack
+        bias = None if biases[0] is None else self.current.stacked(biases)
+        device = stack.device.type
+        if torch.is_autocast_enabled(device):
+            to = torch.get_autocast_dtype(device)
+            xs, stack = tuple(_cast(x, to) for x in xs), _cast(stack, to)
+            bias = None if bias is None else _cast(bias, to)
+        common = xs[0] if _is_one(xs) else xs
+        return common, stack, bias, self._mixer(part, stack.dtype)
+
+
+class Mixed(Override):
+    """The forward of a layer that mixes: the layer's own, whose products are meetings."""
+
+    def __init__(self, layer: nn.Module, site: Site) -> None:
+        super().__init__(layer)
+        self.layer, self.site = layer, site
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with _Meetings(self.site):
+            return Override.of(self.layer)(*args, **kwargs)
+
+
+class _Meetings(TorchFunctionMode):
+    """Makes a meeting of each product. Torch switches the mode off while a product is handled."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        rule = _PRODUCTS.get(func)
+        result = NotImplemented if rule is None else rule(self.site, *args, **kwargs or {})
+        return func(*args, **kwargs or {}) if result is NotImplemented else result
+
+
+def _of_linear(site: Site, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    return site.linear(input, weight, bias) if site.fits(weight) else NotImplemented
+
+
+def _of_addmm(
+    site: Site, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Any:
+    if not site.fits(mat2, turned=True) or (beta, alpha) != (1, 1) or input.ndim != 1:
+        return NotImplemented
+    return site.linear(mat1, mat2, input, turned=True)
+
+
+def _of_product(site: Site, input: Tensor, other: Tensor) -> Any:
+    fits = site.fits(other, turned=True) and other.ndim == 2
+    return site.linear(input, other, None, turned=True) if fits else NotImplemented
+
+
+def _of_convolution(
+    site: Site,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    if not site.fits(weight):
+        return NotImplemented
+    space = weight.ndim - 2
+    stride, dilation = (_each(value, space) for value in (stride, dilation))
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        # The last axis comes first, and what cannot be halved goes to the end.
+        input = F.pad(input, [side for n in reversed(total) for side in (n // 2, n - n // 2)])
+    padding = _each(0 if isinstance(padding, str) else padding, space)
+    return site.convolution(input, weight, bias, Geometry(stride, padding, dilation, groups))
+
+
+def _of_embedding(site: Site, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Any:
+    shape = site.shapes.get("")
+    if shape is None or weight.shape[1:] != (shape.units,):
+        return NotImplemented
+    return site.lookup(F.embedding(input, weight, *args, **kwargs))
+
+
+_PRODUCTS: dict[Any, Callable[..., Any]] = {
+    F.linear: _of_linear,
+    torch.addmm: _of_addmm,
+    F.embedding: _of_embedding,
+    F.multi_head_attention_forward: attention,
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), _of_convolution),
+    **dict.fromkeys(
+        (torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), _of_product
+    ),
+}
+
+
+def _each(value: Any, space: int) -> tuple[int, ...]:
+    """One number for each axis."""
+    given = (value,) if isinstance(value, int) else tuple(value)
+    return given * space if len(given) == 1 else given
+
+
+def _is_one(values: Sequence[Tensor]) -> bool:
+    """Whether all covers bring the same tensor, or views of the same memory."""
+    first = values[0]
+    if all(value is first for value in values):
+        return True
+    if any(value.requires_grad for value in values):
+        return False
+    try:
+        layout = (first.data_ptr(), first.shape, first.stride(), first.dtype)
+        return all((v.data_ptr(), v.shape, v.stride(), v.dtype) == layout for v in values)
+    except RuntimeError:  # of a transform, without memory of its own
+        return False
+
+
+def _as_given(tensor: Tensor) -> torch.autocast:
+    """Without autocast: operands have the dtypes that it would have given them."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """As autocast does for a matrix product: float64 is left alone."""
+    eligible = tensor.is_floating_point() and tensor.dtype != torch.float64
+    return tensor.to(dtype) if eligible else tensor
+
+
+_plain_attention = threading.Lock()
+_running = 0
+_fast_before = True
+
+
+@contextlib.contextmanager
+def attention_as_written() -> Iterator[None]:
+    """Keeps torch from replacing attention layers by a fused call that would pass meetings by."""
+    global _running, _fast_before
+    with _plain_attention:
+        if _running == 0:
+            _fast_before = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
+        _running += 1
+    try:
+        yield
+    finally:
+        with _plain_attention:
+            _running -= 1
+            if _running == 0:
+                torch.backends.mha.set_fastpath_enabled(_fast_before)

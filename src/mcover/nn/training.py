@@ -1,0 +1,137 @@
+"""What a training loop needs of a covered model: its objective, its groups, its gradients."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcover.errors import McoverError
+from mcover.nn import trees
+
+
+def cover_loss(
+    criterion: Callable[[Any, Any], Any] | Any,
+    outputs: Any = None,
+    target: Any = None,
+    *,
+    each: bool = False,
+) -> Any:
+    """Sum over covers of ``criterion(outputs[α], target)``.
+
+    With a criterion that averages over the batch, each cover sees gradients of the base's size.
+    Outputs of several streams or destinations lie along the batch, (M, S·B, ...); the target is
+    repeated to match, so that the loss is also averaged over them.
+
+    A model that computes its own loss needs no criterion: ``cover_loss(covered(**batch))`` takes
+    the output's ``loss``, or a tensor of losses, shape (M,) or (M, S).
+
+    Args:
+        criterion: any ``criterion(output, target)``, e.g. ``F.cross_entropy``; or outputs that
+            hold their loss.
+        outputs: what the covered model returned, covers first: a tensor, or tuples, dicts,
+            dataclasses and the like of tensors.
+        target: what the criterion takes, batch first, the same for all covers.
+        each: whether covers have targets of their own, beside inputs of their own
+            (``covered.each(x)``): then every tensor of the target has the covers first.
+
+    >>> outputs = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> cover_loss(torch.nn.functional.mse_loss, outputs, torch.tensor([1.0, 2.0]))
+    tensor(4.)
+    >>> cover_loss({"loss": torch.tensor([0.5, 0.25])})
+    tensor(0.7500)
+    """
+    if outputs is None:
+        return _own_loss(criterion)
+    leaves = trees.tensors(outputs)
+    if not leaves or leaves[0].ndim == 0:
+        raise McoverError("cover_loss takes what the covered model returned: covers come first.")
+    covers = len(leaves[0])
+    if each:
+        _check_each(target, covers)
+        targets = [_repeated(leaves[0], own) for own in _by_cover(target, covers)]
+    else:
+        targets = [_repeated(leaves[0], target)] * covers
+
+    first, *others = map(criterion, _by_cover(outputs, covers), targets)
+    return sum(others, start=first)
+
+
+def _own_loss(outputs: Any) -> Tensor:
+    """Sum over covers of the losses that the model computed."""
+    loss = outputs
+    if isinstance(outputs, Mapping):
+        loss = outputs.get("loss")
+    elif not isinstance(outputs, Tensor):
+        loss = getattr(outputs, "loss", None)
+    if not isinstance(loss, Tensor) or loss.ndim not in (1, 2):
+        raise McoverError(
+            "cover_loss(outputs) takes outputs with a loss for each cover, shape (M,): give the "
+            "model its labels, or write cover_loss(criterion, outputs, target)."
+        )
+    return loss.sum() if loss.ndim == 1 else loss.mean(1).sum()
+
+
+def _by_cover(tree: Any, covers: int) -> list[Any]:
+    """The same tree for each cover."""
+    # One at a time: a criterion may write into what it is given, but not into parts of an unbind.
+    return [trees.map_tensors(operator.itemgetter(cover), tree) for cover in range(covers)]
+
+
+def _check_each(target: Any, covers: int) -> None:
+    tensors = trees.tensors(target)
+    wrong = [t for t in tensors if t.ndim == 0 or len(t) != covers]
+    if wrong or not tensors:
+        seen = f"a tensor of shape {tuple(wrong[0].shape)}" if wrong else "no tensor"
+        raise McoverError(
+            f"each=True takes a target with the {covers} covers first, and got {seen}; write a "
+            f"target of shape ({covers}, B, ...), or each=False for one that all covers share."
+        )
+
+
+def _repeated(output: Tensor, target: Any) -> Any:
+    """The target once for each stream, where the outputs hold several."""
+    targets = [leaf for leaf in trees.tensors(target) if leaf.ndim]
+    if not targets or output.ndim < 2 or output.shape[1] == len(targets[0]):
+        return target
+    size = len(targets[0])
+    times, rest = divmod(output.shape[1], max(size, 1))
+    if rest or not times:
+        return target  # not batch against batch: the criterion knows what it does
+    # Tensors of another length are not batches, e.g. the weights of classes.
+    return trees.map_tensors(
+        lambda leaf: torch.cat([leaf] * times) if leaf.ndim and len(leaf) == size else leaf, target
+    )
+
+
+def parameter_groups(covered: Any, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """See :meth:`Covered.parameter_groups`."""
+    stacked = {id(stack) for stack in covered.stacks().values()}
+    trained = [value for value in covered.parameters() if value.requires_grad]
+    decayed = [value for value in trained if value.ndim - (id(value) in stacked) >= 2]
+    chosen = {id(value) for value in decayed}
+    spared = [value for value in trained if id(value) not in chosen]
+    return [options | {"params": decayed}, options | {"params": spared, "weight_decay": 0.0}]
+
+
+def clip_grad_norm_(covered: Any, max_norm: float) -> Tensor:
+    """See :meth:`Covered.clip_grad_norm_`."""
+    rows = [stack.grad for stack in covered.stacks().values() if stack.grad is not None]
+    stacked = {id(grad) for grad in rows}
+    shared = [p.grad for p in covered.parameters() if p.grad is not None]
+    shared = [grad for grad in shared if id(grad) not in stacked]
+    squares = [grad.flatten(1).abs().square().sum(1) for grad in rows]
+    squares += [grad.abs().square().sum().expand(covered.covers) for grad in shared]
+    if not squares:
+        return torch.zeros(covered.covers)
+    norms = torch.stack(squares).sum(0).sqrt()
+    scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
+    with torch.no_grad():
+        for grad in rows:
+            grad.mul_(scale.to(grad.dtype).view(-1, *(1,) * (grad.ndim - 1)))
+        for grad in shared:
+            grad.mul_(scale.min().to(grad.dtype))
+    return norms

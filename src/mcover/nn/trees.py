@@ -1,0 +1,126 @@
+"""Nested outputs and inputs: tensors inside tuples, lists, mappings and dataclasses.
+
+A container is rebuilt as its own class, so that a named tuple stays one and a Hugging Face output
+keeps its attributes. Anything else, a tensor included, is a leaf.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcover.errors import McoverError
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """All tensors of a tree, in order.
+
+    >>> [tuple(t.shape) for t in tensors({"a": torch.zeros(2), "b": [torch.zeros(3), "text"]})]
+    [(2,), (3,)]
+    """
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """All leaves of a tree, in order."""
+    if _is_container(tree):
+        for part in _parts(tree).values():
+            yield from leaves(part)
+    else:
+        yield tree
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """The same tree in new containers, with ``function(tensor)`` in the place of each tensor."""
+    return merge(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def merge(join: Callable[..., Any], *trees: Any) -> Any:
+    """One tree of ``join(*leaves)`` from trees of the same form.
+
+    >>> merge(lambda *values: sum(values), {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
+    {'a': 11, 'b': (22,)}
+    """
+    first = trees[0]
+    if not _is_container(first):
+        return join(*trees)
+    parts = [_parts(tree) if type(tree) is type(first) else {} for tree in trees]
+    for index, other in enumerate(parts):
+        if other.keys() != parts[0].keys():
+            raise McoverError(
+                f"cover {index} returned {_form(trees[index])} where cover 0 returned "
+                f"{_form(first)}; covers must return outputs of one form to be stacked."
+            )
+    return _rebuilt(first, {key: merge(join, *(part[key] for part in parts)) for key in parts[0]})
+
+
+def stack(*trees: Any) -> Any:
+    """What M covers returned as one tree with the covers first.
+
+    Numbers that differ between covers become a tensor of shape (M,), other objects that do a list.
+
+    >>> stack((torch.tensor(1.0), 7), (torch.tensor(2.0), 7))
+    (tensor([1., 2.]), 7)
+    """
+    return merge(_stack_leaves, *trees)
+
+
+def _stack_leaves(*values: Any) -> Any:
+    first = values[0]
+    if isinstance(first, Tensor):
+        shapes = {tuple(value.shape) for value in values}
+        if len(shapes) > 1:
+            raise McoverError(
+                f"covers returned tensors of shapes {sorted(shapes)}, which cannot be stacked; "
+                "return tensors of one shape, e.g. by padding or with a mask."
+            )
+        return torch.stack(values)
+    if all(value is first for value in values):
+        return first
+    if all(isinstance(value, int | float) for value in values):
+        return first if all(value == first for value in values) else torch.tensor(values)
+    if isinstance(first, str | bytes) and all(value == first for value in values):
+        return first
+    return list(values)
+
+
+def _is_container(tree: Any) -> bool:
+    if isinstance(tree, tuple | list | Mapping):
+        return True
+    return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+
+
+def _parts(tree: Any) -> dict[Any, Any]:
+    if isinstance(tree, Mapping):
+        return dict(tree.items())
+    if isinstance(tree, tuple | list):
+        return dict(enumerate(tree))
+    return {field.name: getattr(tree, field.name, None) for field in dataclasses.fields(tree)}
+
+
+def _rebuilt(tree: Any, parts: dict[Any, Any]) -> Any:
+    """A container of the same class with other parts."""
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*parts.values())
+    if isinstance(tree, tuple | list):
+        return type(tree)(parts.values())
+    if isinstance(tree, Mapping) and not isinstance(tree, MutableMapping):
+        return parts
+    made = copy.copy(tree)  # keeps the class, also where its constructor wants something else
+    for key, value in parts.items():
+        if isinstance(tree, Mapping):
+            made[key] = value
+        else:
+            object.__setattr__(made, key, value)  # fields of a frozen dataclass too
+    return made
+
+
+def _form(tree: Any) -> str:
+    if not _is_container(tree):
+        return f"a {type(tree).__name__}"
+    return f"a {type(tree).__name__} with {list(_parts(tree))}"
