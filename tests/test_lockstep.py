@@ -379,14 +379,45 @@ def test_an_error_comes_with_the_line_of_the_model_and_leaves_nothing_behind(rou
         assert torch.is_grad_enabled()
 
 
-def test_an_input_that_does_not_fit_is_reported_at_the_line_of_the_model():
-    class Wrong(Parting):
-        def forward(self, x):
-            return self.a(x[:, :3])  # too narrow
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [(nn.Linear(4, 2), (2, 3)), (nn.Conv1d(3, 2, 5), (2, 3, 4)), (nn.Conv1d(3, 2, 1), (2, 4, 4))],
+)
+def test_an_input_that_does_not_fit_is_torchs_error_at_the_line_of_the_model(layer, x):
+    class Wrong(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = layer
 
-    with pytest.raises(McoverError, match=r"'a' was given inputs of shape \(2, 3\)") as caught:
-        lift(Wrong(), 3, RING, seed=0)(torch.ones(2, 4))
-    assert "too narrow" in "".join(traceback.format_tb(caught.tb))
+        def forward(self, x):
+            return self.inner(x)  # this line is at fault
+
+    with pytest.raises(RuntimeError) as caught:
+        lift(Wrong(), 3, RING, seed=0)(torch.ones(*x))
+    assert "this line is at fault" in "".join(traceback.format_tb(caught.tb))
+
+
+def test_gradients_inside_a_forward_are_refused_where_covers_meet():
+    class Slope(Parting):
+        def forward(self, x):
+            x = x.clone().requires_grad_()
+            energy = self.b(torch.tanh(self.a(x))).sum()
+            return torch.autograd.grad(energy, x, create_graph=True)[0]
+
+    base, x = Slope(), torch.randn(2, 4)
+    with pytest.raises(McoverError, match=r"computes gradients in its forward.*routing='weights'"):
+        lift(base, 3, RING, seed=0)(x)
+    directed = lift(base, 3, RING, "weights", noise=0, seed=0)
+    torch.testing.assert_close(directed(x)[1], base(x))
+
+
+def test_a_model_that_goes_around_its_layers_is_refused():
+    class Around(Parting):
+        def forward(self, x):
+            return x @ self.a.weight.T
+
+    with pytest.raises(McoverError, match="no covers met"):
+        lift(Around(), 3, RING, seed=0)(torch.ones(2, 4))
 
 
 class Modes(nn.Module):
@@ -588,7 +619,9 @@ def test_the_report_counts_what_was_really_called():
     covered = lift(Unused(), 3, RING, seed=0)
     fates = {row.name: row.fate for row in covered.report().rows}
     assert fates == {"a": "mixed", "b": "mixed", "c": "mixed"}
-    fates = {row.name: row.fate for row in covered.report(torch.ones(2, 4)).rows}
+    with pytest.warns(McoverWarning, match=r"met at 1 layers of 3: not at \['b', 'c'\]"):
+        report = covered.report(torch.ones(2, 4))
+    fates = {row.name: row.fate for row in report.rows}
     assert fates == {"a": "mixed", "b": "copied", "c": "copied"}
 
 

@@ -154,8 +154,8 @@ class Copies:
                 before = seen.get(key, _MISSING)
                 if value is before or key in _TENSORS:
                     continue
-                if key.endswith("_hooks"):
-                    if before is not _MISSING and value.keys() == before.keys():
+                if _are_hooks(key, value) and isinstance(before, dict):
+                    if value.keys() == before.keys():
                         continue
                     for members in self._members:
                         hooks = vars(members[position])[key]
@@ -230,7 +230,7 @@ def _held(
 ) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     """Tensors in plain attributes, and in lists and dicts of them (``nn.LSTM`` has such a list)."""
     for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
-        if not path and (key in _TENSORS or key == "_modules" or str(key).endswith("_hooks")):
+        if not path and (key in _TENSORS or key == "_modules" or _are_hooks(str(key), value)):
             continue
         if isinstance(value, Tensor):
             yield (*path, key), value
@@ -247,7 +247,11 @@ def _resolved(module: nn.Module, path: tuple[Any, ...]) -> tuple[Any, Any]:
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     held = {key: value for key, value in vars(module).items() if key not in _TENSORS}
-    return {key: dict(v) if key.endswith("_hooks") else v for key, v in held.items()}
+    return {key: dict(v) if _are_hooks(key, v) else v for key, v in held.items()}
+
+
+def _are_hooks(key: str, value: Any) -> bool:
+    return key.endswith("_hooks") and isinstance(value, dict)
 
 
 def without_graph(tree: nn.Module) -> dict[int, Any]:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import threading
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mcover.errors import McoverError
+from mcover.errors import McoverError, McoverWarning
 from mcover.nn import directed, trees
 from mcover.nn.collapse import (
     Buffers,
@@ -271,7 +272,7 @@ class Covered(nn.Module):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        of_the_moment = ("_lock", "_current", "_sites", "_counted", "_pending")
+        of_the_moment = ("_lock", "_current", "_sites", "_counted", "_pending", "_checked")
         return {key: value for key, value in self.__dict__.items() if key not in of_the_moment}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -284,6 +285,7 @@ class Covered(nn.Module):
         self._current = Pass()
         self._sites = sites_of(self.net, self.lifted, self.settings, self._current)
         self._counted = Counted()
+        self._checked = False  # whether layers that mix were called as such
         self._pending = [False]  # whether a backward may still run the copies once more
 
     @torch.compiler.disable  # it cannot follow covers from one to the other
@@ -346,6 +348,7 @@ class Covered(nn.Module):
         if self._sites:
             with attention_as_written():
                 outputs = run(calls)
+            self._check_meetings()
         else:
             outputs = [call() for call in calls]
         for name, before, now in zip(shared, untouched, versions(shared.values()), strict=True):
@@ -395,6 +398,25 @@ class Covered(nn.Module):
         self.steps += 1
         self._counted.add(now)
         return now
+
+    def _check_meetings(self) -> None:
+        """Refuses, or says, that layers which seemed to mix were not called as such."""
+        if self._checked:
+            return
+        self._checked = True
+        silent = [place for place, *_ in self.mixing() if place not in self.met]
+        if not self.met:
+            raise McoverError(
+                f"no covers met: the model does not call its layers that mix, {silent[:5]}, but "
+                "uses their weights in some other way. Take routing='weights'."
+            )
+        if 2 * len(silent) > len(self.mixing()):
+            warnings.warn(
+                f"covers met at {len(self.met)} layers of {len(self.mixing())}: not at "
+                f"{silent[:5]}, which this forward did not call. See covered.report(x).",
+                McoverWarning,
+                stacklevel=2,
+            )
 
     def _prepare(self, copy: nn.Module) -> None:
         """Gives the layers of a copy that mix the forward in which they meet."""

@@ -118,7 +118,7 @@ def sites_of(
         shapes = shapes_of(own) if lifts and id(layer) not in inside else ()
         if shapes:
             sites[name] = Site(name, {shape.part: shape for shape in shapes}, current)
-        if len(shapes) > 1:  # attention multiplies by its projections itself
+        if isinstance(layer, nn.MultiheadAttention):  # multiplies by its projections itself
             inside |= {id(child) for child in layer.children()}
     return sites
 

@@ -54,6 +54,11 @@ def meet(place: str, operands: Any, rule: Rule) -> Any:
     return result
 
 
+def inside_cover() -> bool:
+    """Whether this code runs in a cover, and not around or after the covered model's forward."""
+    return isinstance(getcurrent(), _Cover)
+
+
 def run(covers: Sequence[Callable[[], Any]]) -> list[Any]:
     """Runs all covers to their ends, meeting by meeting; returns what they returned.
 

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from mcover.errors import McoverError
 from mcover.nn.attention import attention
 from mcover.nn.copies import Override
-from mcover.nn.lockstep import meet
+from mcover.nn.lockstep import inside_cover, meet
 from mcover.nn.mixing import Geometry, mix_convolution, mix_linear, mix_rows
 
 
@@ -89,12 +89,8 @@ class Site:
         self, x: Tensor, weight: Tensor, bias: Tensor | None, part: str = "", turned: bool = False
     ) -> Tensor:
         """x W^T + b; ``turned`` where the weight is W^T."""
-        inputs = self.shapes[part].inputs
-        if x.shape[-1:] != (inputs,):
-            raise McoverError(
-                f"the linear layer {self.name!r} was given inputs of shape {tuple(x.shape)}: the "
-                f"last axis should have {inputs} elements."
-            )
+        if x.shape[-1:] != (self.shapes[part].inputs,):
+            return F.linear(x, weight.T if turned else weight, bias)  # torch says what is wrong
 
         def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
             xs, weights, biases, mixer = self._operands(operands, part, turned)
@@ -106,7 +102,8 @@ class Site:
     def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, at: Geometry) -> Tensor:
         if x.ndim == weight.ndim - 1:
             return self.convolution(x.unsqueeze(0), weight, bias, at).squeeze(0)
-        at.check(x, weight)
+        if not at.fits(x, weight):
+            return at.convolve(x, weight, bias, at.groups)  # torch says what is wrong
 
         def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
             xs, weights, biases, mixer = self._operands(operands, "")
@@ -126,7 +123,18 @@ class Site:
 
     def _meet(self, part: str, operands: Any, rule: Callable[..., Any]) -> Tensor:
         result: Tensor = meet(self.place(part), operands, rule)
+        if result.requires_grad:
+            result.register_hook(self._refuse_inside)
         return result
+
+    def _refuse_inside(self, grad: Tensor) -> None:
+        """A cover that differentiates in its forward would see its own messages only."""
+        if inside_cover():
+            raise McoverError(
+                f"the model computes gradients in its forward, through {self.name!r}, where covers "
+                "meet: they would lack what comes back from the other covers. Take "
+                "routing='weights'."
+            )
 
     def _mixer(self, part: str, dtype: torch.dtype) -> Tensor:
         place = self.place(part)

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -35,9 +35,9 @@ from mcover.errors import McoverError
 
 Covers = tuple[Tensor, ...]
 
-WORKSPACE = 2**20  # elements of contributions at a time, about
+WORKSPACE = 2**21  # elements of contributions at a time, about
 SAMPLES = 512  # of a linear layer at a time, at most
-UNITS = 32  # and units, at least: thinner products would be slow
+UNITS = 64  # of a linear layer at a time, at most
 
 _plain = False
 
@@ -102,22 +102,11 @@ class Geometry:
     dilation: tuple[int, ...]
     groups: int
 
-    def check(self, x: Tensor, weight: Tensor) -> None:
-        """Refuses inputs that a convolution of one cover, with this weight, cannot take."""
-        kernel = weight.shape[2:]
-        channels = weight.shape[1] * self.groups
-        if x.ndim != weight.ndim or x.shape[1] != channels:
-            raise McoverError(
-                f"a convolution was given inputs of shape {tuple(x.shape)}: they should have "
-                f"{channels} channels and {weight.ndim} axes, or {weight.ndim - 1} for one sample."
-            )
-        space = zip(x.shape[2:], kernel, self.padding, self.dilation, strict=True)
-        if any(size + 2 * pad < reach * (taps - 1) + 1 for size, taps, pad, reach in space):
-            raise McoverError(
-                f"a convolution was given inputs of size {tuple(x.shape[2:])}: with a padding of "
-                f"{self.padding} they are smaller than its kernel, {tuple(kernel)} with a dilation "
-                f"of {self.dilation}."
-            )
+    def fits(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether a convolution with this weight can take these inputs."""
+        if x.ndim != weight.ndim or x.shape[1] != weight.shape[1] * self.groups:
+            return False
+        return all(size > 0 for size in self.space(x, weight))
 
     def space(self, x: Tensor, weight: Tensor) -> tuple[int, ...]:
         """The size of what comes out, along each axis."""
@@ -154,7 +143,11 @@ def mix_convolution(
     Shape: xs is M tensors (B, channels, *space), or one that all covers share; weight
     (M, units, channels / groups, *kernel); bias (M, units). Gives M tensors (B, units, *space).
     """
-    at.check(xs if isinstance(xs, Tensor) else xs[0], weight[0])
+    if not at.fits(first := xs if isinstance(xs, Tensor) else xs[0], weight[0]):
+        raise McoverError(
+            f"a convolution with weights of shape {tuple(weight.shape[1:])} was given inputs of "
+            f"shape {tuple(first.shape)}."
+        )
     biases = [None] * len(weight) if bias is None else bias.unbind()
     if isinstance(xs, Tensor):
         mixed = zip(mix_weights(weight, mixer), biases, strict=True)
@@ -218,24 +211,32 @@ class _MixRows(torch.autograd.Function):
 
 
 class _MixLinear(torch.autograd.Function):
-    """Per-cover inputs: products of a panel of units, then mixing, both as batched products."""
+    """Per-cover inputs: products of a panel of units, then mixing, both as batched products.
+
+    Mixing wants samples innermost and layers want units innermost, so what comes and goes is
+    transposed once, by whole matrices.
+    """
 
     @staticmethod
     def forward(weight: Tensor, mixer: Tensor, bias: Tensor | None, *xs: Tensor) -> Covers:
         (covers, units, _), blocks = weight.shape, mixer.shape[1]
         q, w = _flat(mixer), _split(weight, 2, blocks).movedim(2, 1)
-        hs = [_split(x.reshape(-1, x.shape[-1]), 1, blocks).transpose(0, 1) for x in xs]
+        hs = [_split(x.reshape(-1, x.shape[-1]), 1, blocks).permute(1, 2, 0) for x in xs]
+        shift = (weight.new_zeros(covers, units) if bias is None else bias).T.unsqueeze(-1)
         outs = tuple(x.new_empty(*x.shape[:-1], units) for x in xs)
-        for rows, panel in _pieces(hs[0].shape[1], units, covers * blocks, weight):
-            c = weight.new_empty(covers, blocks, _length(panel), _length(rows))
-            for own, h, into in zip(w, hs, c, strict=True):
-                torch.bmm(own[:, panel], h[:, rows].mT, out=into)
-            mixed = torch.bmm(q[panel], c.flatten(0, 1).transpose(0, 1))  # (panel, M, rows)
-            for beta, out in enumerate(outs):
-                part = out.view(-1, units)[rows, panel]
-                part.copy_(mixed[:, beta].T)
-                if bias is not None:
-                    part += bias[beta, panel]
+        for rows in _cut(hs[0].shape[-1], SAMPLES):
+            samples = _length(rows)
+            turned = weight.new_empty(covers, units, samples)
+            panels = _panels(units, covers * blocks * samples)
+            room = weight.new_empty(covers, blocks, _length(panels[0]), samples)
+            for panel in panels:
+                c = room[:, :, : _length(panel)]
+                for own, h, into in zip(w, hs, c, strict=True):
+                    torch.bmm(own[:, panel], h[..., rows], out=into)
+                mixed = torch.baddbmm(shift[panel], q[panel], c.flatten(0, 1).transpose(0, 1))
+                turned[:, panel] = mixed.transpose(0, 1)
+            for out, part in zip(outs, turned, strict=True):
+                out.view(-1, units)[rows] = part.T
         return outs
 
     @staticmethod
@@ -252,34 +253,33 @@ class _MixLinear(torch.autograd.Function):
             to_weight, *to_xs = vjp(partial(_linear_equation, mixer), weight, *xs)[1](grads)
             return to_weight, None, grad_bias, *to_xs
         (covers, units, inputs), blocks = weight.shape, mixer.shape[1]
-        q, w = _flat(mixer), _split(weight, 2, blocks).movedim(2, 1)
-        hs = [_split(x.reshape(-1, inputs), 1, blocks).transpose(0, 1) for x in xs]
-        to_weight = w.new_empty(covers, units, blocks, w.shape[-1]) if need_weight else None
-        to_xs = [
-            h.new_empty(h.shape) if need else None for h, need in zip(hs, need_xs, strict=True)
-        ]
-        for rows, panel in _pieces(hs[0].shape[1], units, covers * blocks, weight):
+        back = _flat(mixer).mH
+        # All covers and blocks side by side, (M · blocks, units or samples, width).
+        w = _split(weight, 2, blocks).movedim(2, 1).flatten(0, 1).conj()
+        h = _split(torch.stack([x.reshape(-1, inputs) for x in xs]), 2, blocks)
+        h = h.movedim(2, 1).flatten(0, 1).conj()
+        to_weight = weight.new_empty(covers, units, blocks, w.shape[-1]) if need_weight else None
+        to_x = torch.empty_like(h) if any(need_xs) else None
+        for rows in _cut(h.shape[1], SAMPLES):
             samples = _length(rows)
-            # Rows of errors lie this far apart; with whole pages between them they would compete
-            # for the same lines of the cache.
-            turned = q.new_empty(_length(panel), covers, samples | 16)
+            # A little more than samples apart: rows whole pages apart compete for cache lines.
+            turned = weight.new_zeros(units, covers, samples | 16)
             for beta, grad in enumerate(grads):
-                turned[:, beta, :samples] = grad.reshape(-1, units)[rows, panel].T
-            errors = torch.bmm(q[panel].mH, turned).unflatten(1, (covers, blocks))[..., :samples]
-            for alpha, (own, h, to_x) in enumerate(zip(w, hs, to_xs, strict=True)):
-                error = errors[:, alpha].transpose(0, 1)  # (blocks, panel, rows)
-                if to_x is not None:  # a sum over panels: the first one, with beta = 0, starts it
+                turned[:, beta, :samples] = grad.reshape(-1, units)[rows].T.contiguous()
+            for panel in _panels(units, covers * blocks * samples):
+                errors = torch.bmm(back[panel], turned[panel]).transpose(0, 1)[..., :samples]
+                if to_x is not None:  # a sum over panels: the first one starts it
                     into = to_x[:, rows]
-                    again = int(panel.start > 0)
-                    torch.baddbmm(into, error.mT, own[:, panel].conj(), beta=again, out=into)
+                    started = int(panel.start > 0)
+                    torch.baddbmm(into, errors.mT, w[:, panel], beta=started, out=into)
                 if to_weight is not None:  # a sum over samples
-                    into = to_weight[alpha, panel].transpose(0, 1)
-                    part = torch.bmm(error, h[:, rows].conj())
-                    into.copy_(part) if rows.start == 0 else into.add_(part)
-        grad_xs = [
-            None if to_x is None else _join(to_x.transpose(0, 1), 1, inputs).reshape(x.shape)
-            for to_x, x in zip(to_xs, xs, strict=True)
-        ]
+                    part = torch.bmm(errors, h[:, rows]).unflatten(0, (covers, blocks))
+                    into = to_weight[:, panel].transpose(1, 2)
+                    into.add_(part) if rows.start else into.copy_(part)
+        grad_xs: Sequence[Tensor | None] = [None] * covers
+        if to_x is not None:
+            joined = _join(to_x.unflatten(0, (covers, blocks)).transpose(1, 2), 2, inputs)
+            grad_xs = [part.view(x.shape) for part, x in zip(joined, xs, strict=True)]
         grad_weight = None if to_weight is None else _join(to_weight, 2, inputs)
         return grad_weight, None, grad_bias, *grad_xs
 
@@ -431,11 +431,14 @@ def _bias_gradient(grads: Sequence[Tensor], axis: int) -> Tensor:
     return torch.stack([grad.sum(others) if others else grad for grad in grads])
 
 
-def _pieces(samples: int, units: int, rows: int, like: Tensor) -> list[tuple[slice, slice]]:
-    """Samples and units at a time, such that ``rows`` contributions to each fit the workspace."""
-    few = min(SAMPLES, max(1, samples))
-    many = max(UNITS, _workspace(like) // (rows * few))
-    return list(product(_cut(samples, few), _cut(units, many)))
+def _panels(units: int, contributions: int) -> list[slice]:
+    """Units at a time, such that so many contributions to each stay in the cache.
+
+    Whole panels are a multiple of 16 units wide: products are slower between.
+    """
+    most = min(UNITS, WORKSPACE // max(1, contributions))
+    step = max(16, most - most % 16)
+    return [slice(start, min(start + step, units)) for start in range(0, units, step)]
 
 
 def _few(out: Tensor, rows: int) -> list[slice]:

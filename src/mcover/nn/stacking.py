@@ -113,8 +113,9 @@ def stacked_copy(
 
     All names of a tied tensor get the same stack: the copy is made with the stacks in its memo.
     """
-    sizes = [model.get_parameter(name).nbytes for name in parameters]
-    sizes += [model.get_buffer(name).nbytes for name in buffers]
+    tensors = [model.get_parameter(name) for name in parameters]
+    tensors += [model.get_buffer(name) for name in buffers]
+    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors if not tensor.is_sparse]
     require_memory(
         len(sources) * sum(sizes), f"{len(sources)} covers of this model", "take fewer covers, or "
         "lift a part of the model with select=[...]",
