@@ -1,13 +1,15 @@
 """The zoo: every configuration by its name, in the order of the files that add them."""
 
-import transformers_text  # noqa: F401  isort: skip
-import transformers_senses  # noqa: F401
+# ruff: noqa: F401, I001  imported for what they add, in the order of the table
 
-import ecosystem  # noqa: F401  isort: skip  adds LoRA to models of the first two
-import torch_layers  # noqa: F401
-
-import awkward  # noqa: F401  isort: skip
-import awkward_outputs  # noqa: F401
+import transformers_text
+import transformers_senses
+import ecosystem
+import torch_layers
+import awkward
+import awkward_state
+import awkward_layers
+import awkward_outputs
 from entry import ROUTINGS, ZOO, Entry
 
 __all__ = ["ROUTINGS", "ZOO", "Entry"]

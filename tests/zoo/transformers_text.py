@@ -151,7 +151,8 @@ decoder("mixtral", "MixtralForCausalLM", "MixtralConfig", num_key_value_heads=1,
         entry={"mixes": "unknown", "smooth": False})  # fmt: skip
 decoder("qwen2-moe", "Qwen2MoeForCausalLM", "Qwen2MoeConfig", num_key_value_heads=1,
         num_experts=3, num_experts_per_tok=2, moe_intermediate_size=16,
-        shared_expert_intermediate_size=16, entry={"mixes": "unknown", "smooth": False})  # fmt: skip
+        shared_expert_intermediate_size=16,
+        entry={"mixes": "unknown", "smooth": False})  # fmt: skip
 
 T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
 BART = {
