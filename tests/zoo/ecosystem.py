@@ -1,4 +1,4 @@
-"""Models of monai, torch_geometric, diffusers, x-transformers, brevitas, torchao, peft and so on."""
+"""Models of monai, torch_geometric, diffusers, x-transformers, brevitas, torchao, peft, …"""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ PACKAGES = {
 INTRODUCTION = """\
 # The zoo: which models lift
 
-Written by `python tests/zoo/table.py`; `make test-zoo` runs the same checks. Every model is tiny and
-has random weights; {covers} covers. *Works* means, for each routing: without noise every cover has
-the base's outputs and gradients in training and evaluation mode, and collapses to the base with its
-buffers; with noise it trains, its gradients are derivatives, covers depend on one another, frozen
-parameters stay; it collapses to the base's class and keys, saves, loads, pickles and copies (where
-the base does). *Mixed* is the share of the lifted parameters whose block messages cross in the
-message lift. *Refuses* is what a user is told where a routing cannot work.
+Written by `python tests/zoo/table.py`; `make test-zoo` runs the same checks. Every model is tiny
+and has random weights; {covers} covers. *Works* means, for each routing: without noise every
+cover has the base's outputs and gradients in training and evaluation mode, and collapses to the
+base with its buffers; with noise it trains, its gradients are derivatives, covers depend on one
+another, frozen parameters stay; it collapses to the base's class and keys, saves, loads, pickles
+and copies (where the base does). *Mixed* is the share of the lifted parameters whose block
+messages cross in the message lift. *Refuses* is what a user is told where a routing cannot work.
 """
 LONGEST = 240  # characters of an error in the table
 
