@@ -1,4 +1,4 @@
-"""Models of monai, torch_geometric, diffusers, x-transformers, brevitas, torchao, peft, …"""
+"""Models of monai, torch_geometric, diffusers, x-transformers, brevitas, torchao and others."""
 
 from __future__ import annotations
 
