@@ -7,7 +7,7 @@ from awkward import Net, awkward
 from torch import nn
 
 
-@awkward(keeps=True)
+@awkward(keeps=True, mixes="unknown")  # one layer waits for the second call
 class KeepsHidden(Net):
     def __init__(self):
         super().__init__()

@@ -208,7 +208,7 @@ def check(name: str, entry: Entry, routing: str, folder: Path) -> str | None:
             CHECKS[name](entry, routing, *([folder] if name == "saves" else []))
             return None
     except McoverError as error:
-        if refusal is not None and re.search(refusal.pattern, str(error)):
+        if refusal is not None and re.search(refusal.pattern, str(error), re.IGNORECASE):
             return str(error)
         raise
     raise AssertionError(f"works, and should say: {refusal.pattern}")

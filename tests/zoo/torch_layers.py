@@ -193,7 +193,7 @@ def conv_kinds():
     return net, (torch.randn(2, 2, 8, 8),)
 
 
-@add("torch", "conv-transpose", square)
+@add("torch", "conv-transpose", square, mixes="unknown")
 def conv_transpose():
     net = nn.Sequential(
         nn.ConvTranspose1d(4, 8, 3, stride=2, padding=1, output_padding=1),
@@ -278,7 +278,7 @@ def norms():
     return net, (torch.randn(3, 8),)
 
 
-@add("torch", "containers", square)
+@add("torch", "containers", square, mixes="unknown")
 def containers():
     return Containers(), (torch.randn(3, 8),)
 

@@ -9,7 +9,9 @@ IMAGE = {"image_size": 16, "patch_size": 8, "num_channels": 3}
 SMALL = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
 }  # fmt: skip
-LAYERS_DIFFER = Refusal("layer", sure=False)  # covers that skip different layers cannot meet
+LAYERS_DIFFER = Refusal(
+    "different ways", sure=False
+)  # covers that skip different layers cannot meet
 
 
 def vision(name: str, model: str, config: str, *, pixels: int = 16, labels: str = "class",
@@ -186,6 +188,7 @@ def time_series():
         prediction_length=4, context_length=8, lags_sequence=[1, 2], num_time_features=1,
         d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        encoder_layerdrop=0.0, decoder_layerdrop=0.0,
     )  # fmt: skip
     return TimeSeriesTransformerForPrediction(config), {
         "past_values": torch.randn(2, 10),
