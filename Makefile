@@ -7,12 +7,13 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser check bench format clean
+.PHONY: help demo test test-browser test-zoo check bench format clean
 
 help:
 	@echo "make demo    the main job on this machine; pictures in $(OUT)/"
 	@echo "make test    all tests, in parallel"
 	@echo "make test-browser  the report in headless Chromium"
+	@echo "make test-zoo  models of many libraries, lifted in both routings"
 	@echo "make check   formatting, lint, types"
 	@echo "make bench   speed and memory, each against a named rival"
 	@echo "make format  rewrite the sources in the house format"
@@ -34,6 +35,9 @@ $(VENV)/.test: $(VENV)/.torch
 $(VENV)/.browser: $(VENV)/.test
 	$(PIP) --editable ".[browser]"
 	@touch $@
+$(VENV)/.zoo: $(VENV)/.test
+	$(PIP) --editable ".[zoo]"
+	@touch $@
 $(VENV)/.check: $(VENV)/.torch
 	$(PIP) --editable ".[check]"
 	@touch $@
@@ -54,6 +58,10 @@ test-browser: $(VENV)/.browser
 	    apt-get install --yes -qq --no-install-recommends chromium; }
 	$(RUN) -m pytest tests/browser
 
+# Other people's models, tiny and with random weights: nothing is downloaded but their packages.
+test-zoo: $(VENV)/.zoo
+	$(RUN) -m pytest tests/zoo --numprocesses auto
+
 check: $(VENV)/.check
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
@@ -64,6 +72,7 @@ bench: $(VENV)/.torch
 	$(RUN) bench/permutations.py
 	$(RUN) bench/annealing.py
 	$(RUN) bench/lift.py
+	$(RUN) bench/directed.py
 	$(RUN) bench/first_step.py
 	$(RUN) bench/committee.py
 

@@ -7,6 +7,7 @@ import inspect
 import multiprocessing
 import pickle
 import threading
+import time
 import traceback
 from collections import namedtuple
 
@@ -834,3 +835,17 @@ def test_context_variables_reach_the_covers():
     variable = contextvars.ContextVar("variable", default="lost")
     variable.set("found")
     assert lockstep.run([variable.get, variable.get]) == ["found", "found"]
+
+
+def test_a_lift_that_takes_long_says_what_it_does(monkeypatch, caplog):
+    from mcover import progress
+    from mcover.nn import covered as module
+
+    model = nn.Linear(30, 20)
+    lift(model, 3, RING, "weights", seed=0)
+    assert not caplog.records
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    draw = module.draw_indexed_bank
+    monkeypatch.setattr(module, "draw_indexed_bank", lambda *a: (time.sleep(0.05), draw(*a))[1])
+    lift(model, 3, RING, "weights", seed=0)
+    assert "drawing routes for 620 parameters of 3 covers" in caplog.text

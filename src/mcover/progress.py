@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
+PATIENCE = 3.0  # seconds that the library works in silence
 _PLAIN_SECONDS = 10.0  # between lines where nobody watches a terminal
 
 
@@ -54,3 +57,16 @@ def live_line() -> Iterator[Line]:
     )
     with Progress(*columns, console=errors, transient=True) as bar:
         yield Line(bar)
+
+
+@contextmanager
+def announced(what: str) -> Iterator[None]:
+    """Says what is going on, by the logger "mcover", if it takes longer than :data:`PATIENCE`."""
+    say = logging.getLogger("mcover").warning
+    timer = threading.Timer(PATIENCE, say, ("%s …", what))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -65,11 +65,13 @@ class Copies:
         self.net, self.prepare = net, prepare
         self.modules = [structure(net) for _ in range(covers)]
         self._slots: list[list[tuple[Any, Any]]] | None = None
+        self._rows: Rows = {}
         self._seen = [_attributes(module) for module in net.modules()]
 
     def bind(self, rows: Rows) -> list[nn.Module]:
         """The copies, with the tensors of a forward in place."""
         self.follow()
+        self._rows = rows
         own = [place.source() for place in self._places]
         for index, slots in enumerate(self._slots or ()):
             for (holder, key), value in zip(slots, own, strict=True):
@@ -77,11 +79,16 @@ class Copies:
                 holder[key] = value if stacked is None else stacked[index]
         return self.modules
 
-    def keep_buffers(self, rows: Rows) -> list[str]:
+    def keep_state(self, rows: Rows) -> list[str]:
         """Brings buffers that the model assigned into their stacks.
 
-        Returns the names of buffers that the model gave a value for the first time.
+        Counters and the like, in attributes, are shown on the covered model's own modules as in
+        cover 0. Returns the names of buffers that the model assigned.
         """
+        for own, seen, member in zip(self._own, self._seen, self._members[0], strict=True):
+            for key, value in vars(member).items():
+                if value is not seen.get(key) and isinstance(value, int | float | str):
+                    vars(own)[key] = seen[key] = value
         named = []
         members = [list(module.modules()) for module in self.modules]
         for position, (prefix, owner) in enumerate(self.net.named_modules()):
@@ -114,22 +121,30 @@ class Copies:
     def __getstate__(self) -> dict[str, Any]:
         self.follow()
         self.release()
+        bound = {id(row) for rows in self._rows.values() for row in rows}
         for module in self.modules:
             Override.remove(module)
+            for member in module.modules():  # also where the model put them itself, as nn.LSTM does
+                for path, tensor in list(_held(vars(member))):
+                    if id(tensor) in bound:
+                        holder, key = _resolved(member, path)
+                        holder[key] = None
+        self._rows = {}
         self._slots = None
         return {name: getattr(self, name) for name in ("net", "prepare", "modules")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
-        self._slots = None
+        self._slots, self._rows = None, {}
         self._seen = [_attributes(module) for module in self.net.modules()]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Copies:
         made = object.__new__(Copies)
         memo[id(self)] = made
+        state = self.__getstate__()
         for module in self.modules:
             memo.update(without_graph(module))
-        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        made.__setstate__(copy.deepcopy(state, memo))
         return made
 
     def _resolve(self) -> None:
@@ -173,7 +188,7 @@ class Copies:
 def structure(tree: nn.Module) -> nn.Module:
     """A copy of a module tree that shares its tensors; attributes are its own."""
     memo: dict[int, Any] = {id(t): t for t in (*tree.parameters(), *tree.buffers())}
-    made = copy.deepcopy(tree, without_graph(tree) | memo)
+    made = copy.deepcopy(tree, memo | without_graph(tree, shared=memo))
     Override.remove(made)
     return made
 
@@ -254,15 +269,16 @@ def _are_hooks(key: str, value: Any) -> bool:
     return key.endswith("_hooks") and isinstance(value, dict)
 
 
-def without_graph(tree: nn.Module) -> dict[int, Any]:
-    """For a deepcopy: tensors kept in attributes, which it would refuse, without their graph."""
+def without_graph(tree: nn.Module, shared: Mapping[int, Any] | None = None) -> dict[int, Any]:
+    """For a deepcopy: tensors that it would refuse, without their graph; not those it shares."""
     kept = [
         tensor
         for module in tree.modules()
         for _, tensor in _held(vars(module), kinds=(list, dict, tuple))
     ]
     kept += tree.buffers()
-    return {id(tensor): tensor.detach().clone() for tensor in kept if not tensor.is_leaf}
+    own = [tensor for tensor in kept if id(tensor) not in (shared or {})]
+    return {id(tensor): tensor.detach().clone() for tensor in own if not tensor.is_leaf}
 
 
 def _restacked(stack: Tensor | None, values: list[Tensor | None], name: str) -> Tensor | None:

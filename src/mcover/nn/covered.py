@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
-import threading
-import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mcover.errors import McoverError, McoverWarning
+from mcover.errors import McoverError
 from mcover.nn import directed, trees
 from mcover.nn.collapse import (
     Buffers,
@@ -29,14 +25,13 @@ from mcover.nn.collapse import (
     one_cover,
     path_loss,
 )
-from mcover.nn.copies import Copies, Override, written_to_shared
-from mcover.nn.layers import draw_mixer, sites_of
-from mcover.nn.lockstep import run
-from mcover.nn.meetings import Mixed, Pass, Shape, attention_as_written
-from mcover.nn.repeats import Before, Counted, mark_until_backward, versions
+from mcover.nn.layers import draw_mixer
+from mcover.nn.meetings import Shape
 from mcover.nn.report import Report, report
+from mcover.nn.running import Runner
 from mcover.nn.settings import Settings
 from mcover.nn.training import clip_grad_norm_, parameter_groups
+from mcover.progress import announced
 from mcover.routing import draw_indexed_bank
 
 
@@ -78,20 +73,18 @@ class Covered(nn.Module):
         self.seed = seed
         self.steps = 0
         self.redraws = 0
-        self._changes_inputs: dict[bool, bool] = {}  # in training and in evaluation, once seen
         self._drawn = -1  # which draw the routes in force are
-        self._begin()
-        self._copies = Copies(net, settings.covers, self._prepare)
-        self._draw(0)
+        self._runner = Runner(self)
+        self.draw(0)
 
     @property
     def forward(self) -> Callable[..., Any]:  # type: ignore[override]
         """Runs all covers on the same inputs. Its signature is the base model's."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            return self._run(args, kwargs, each=False)
+            return self._runner.forward(args, kwargs, each=False)
 
-        forward.__signature__ = inspect.signature(Override.of(self.net))  # type: ignore[attr-defined]
+        forward.__signature__ = self._runner.signature  # type: ignore[attr-defined]
         return forward
 
     def each(self, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +106,7 @@ class Covered(nn.Module):
                 f"write covered.each(x) with x of shape ({self.covers}, B, ...), or covered(x) for "
                 "inputs that all covers share."
             )
-        return self._run(args, kwargs, each=True)
+        return self._runner.forward(args, kwargs, each=True)
 
     @property
     def covers(self) -> int:
@@ -123,14 +116,14 @@ class Covered(nn.Module):
     @property
     def passes(self) -> int:
         """Passes over the M covers in each forward: streams, or destinations."""
-        if not self._is_directed:
+        if not self.is_directed:
             return self.settings.streams or 1
         return min(self.settings.destinations or len(self.route_index), len(self.route_index))
 
     @property
     def routes(self) -> NDArray[Any]:
         """Of the directed lift: the cover that α reads source j from, shape (S, sources, M)."""
-        if not self._is_directed:
+        if not self.is_directed:
             raise McoverError("routes belong to routing='weights'; see covered.mixers().")
         routes: NDArray[Any] = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
         return routes
@@ -149,15 +142,15 @@ class Covered(nn.Module):
 
     def advance(self) -> list[int]:
         """Counts a training forward that is computed elsewhere; returns its destinations."""
-        with self._lock:
-            step, number = self._count((), {})
-            self._draw(number)
-            return self._turn(step) if self._is_directed else []
+        with self._runner.lock:
+            step, number = self._runner.count()
+            self.draw(number)
+            return self._runner.turn(step) if self.is_directed else []
 
     def redraw(self) -> None:
         """Fresh routes from the same topology, reproducible from the seed given to ``lift``."""
         self.redraws += 1
-        self._draw(self.redraws)
+        self.draw(self.redraws)
 
     def collapse(
         self,
@@ -264,176 +257,23 @@ class Covered(nn.Module):
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise McoverError(f"this is not the state of a covered model: {error!r}.") from error
         self.seed, self.steps, self.redraws, self._drawn = seed, steps, redraws, -1
-        self._draw(redraws)
+        self.draw(redraws)
         if self._checksum() != checksum:
             raise McoverError(
                 "the routes of this state cannot be drawn again: either the model was lifted with "
                 "other settings, or this version of mcover or NumPy draws others from its seed."
             )
 
-    def __getstate__(self) -> dict[str, Any]:
-        of_the_moment = ("_lock", "_current", "_sites", "_counted", "_pending", "_checked")
-        return {key: value for key, value in self.__dict__.items() if key not in of_the_moment}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._begin()
-
-    def _begin(self) -> None:
-        """What belongs to forwards that run now, and not to the model."""
-        self._lock = threading.RLock()
-        self._current = Pass()
-        self._sites = sites_of(self.net, self.lifted, self.settings, self._current)
-        self._counted = Counted()
-        self._checked = False  # whether layers that mix were called as such
-        self._pending = [False]  # whether a backward may still run the copies once more
-
-    @torch.compiler.disable  # it cannot follow covers from one to the other
-    def _run(self, args: Any, kwargs: Any, *, each: bool) -> Any:
-        with self._lock:
-            step, number = self._count(args, kwargs)
-            self._draw(number)
-            given = trees.tensors((args, kwargs))
-            if each or self.covers == 1 or self._changes_inputs.get(self.training):
-                return self._all(args, kwargs, each, step, own=not each)
-            first = self.training not in self._changes_inputs
-            before = Before(given, self.state_stacks().values(), self._copies) if first else None
-            untouched = versions(given)
-            outputs = self._all(args, kwargs, each, step, own=False)
-            changed = versions(given) != untouched
-            if before is not None:
-                self._changes_inputs[self.training] = changed
-            if not changed:
-                return outputs
-            if before is None:
-                raise McoverError(
-                    "the model changed its input in place, which it did not do before, and all "
-                    "covers share the input; write x = x.clone() where its forward begins."
-                )
-            before.restore()
-            return self._all(args, kwargs, each, step, own=True)
-
-    def _all(self, args: Any, kwargs: Any, each: bool, step: int, *, own: bool) -> Any:
-        """All passes of a forward, with the inputs of each cover."""
-
-        def of(index: int) -> Any:
-            if each:
-                return trees.map_tensors(lambda tensor: tensor[index], (args, kwargs))
-            return trees.map_tensors(torch.clone if own else _same, (args, kwargs))
-
-        inputs = [of(index) for index in range(self.covers)]
-        outputs = [self._pass(which, inputs) for which in self._turn(step)]
-        return outputs[0] if len(outputs) == 1 else trees.merge(_along_batch, *outputs)
-
-    def _pass(self, which: int, inputs: Sequence[Any]) -> Any:
-        """One pass over the M covers: a stream or a destination."""
-        if self._pending[0]:
-            self._copies.renew()
-        else:
-            self._copies.release()
-        stacks, state = list(self.stacks().values()), list(self.state_stacks().values())
-        rows = self._rows(stacks, which)
-        self._current.begin([*stacks, *state], [*rows, *(stack.unbind() for stack in state)])
-        self._current.mixers = {
-            place: mixer if self.settings.streams is None else mixer[which]
-            for place, mixer in self.mixers().items()
-        }
-        shared = self._shared_buffers()
-        untouched = versions(shared.values())
-        modules = self._copies.bind(self._current.rows)
-        calls = [
-            functools.partial(module, *args, **kwargs)
-            for module, (args, kwargs) in zip(modules, inputs, strict=True)
-        ]
-        if self._sites:
-            with attention_as_written():
-                outputs = run(calls)
-            self._check_meetings()
-        else:
-            outputs = [call() for call in calls]
-        for name, before, now in zip(shared, untouched, versions(shared.values()), strict=True):
-            if before != now:
-                raise written_to_shared(name)
-        new = self._copies.keep_buffers(self._current.rows)
-        self.state = (*self.state, *(name for name in new if name not in self.state))
-        result = trees.stack(*outputs)
-        self._pending = mark_until_backward(trees.tensors(result))
-        return result
-
-    def _rows(self, stacks: list[Tensor], which: int) -> list[Sequence[Tensor]]:
-        """The rows of each stack as the covers see them, along the routes of a destination."""
-        if not self._is_directed:
-            return [stack.unbind() for stack in stacks]
-        spans = directed.slices(self.stacks(), self.settings.granularity)
-        return [
-            directed.gather(
-                stack, self.route_index[which, span], self.route_table, self.route_inverse,
-                per=stack[0].numel() // (span.stop - span.start),
-            )
-            for stack, (_, span) in zip(stacks, spans, strict=True)
-        ]  # fmt: skip
-
-    def _shared_buffers(self) -> dict[str, Tensor]:
-        own = set(self.state)
-        return {name: value for name, value in self.net.named_buffers() if name not in own}
-
-    def _turn(self, step: int) -> list[int]:
-        """The streams of a forward, or its destinations: the bank is gone through in turn."""
-        if not self._is_directed:
-            return list(range(self.passes))
-        size, count = len(self.route_index), self.passes
-        return [(step * count + k) % size for k in range(count)]
-
-    def _count(self, args: Any, kwargs: Any) -> tuple[int, int]:
-        """Step and draw of this forward; one that is computed again gets those that it had."""
-        if not self.training:
-            return self.steps, self.redraws
-        known = self._counted.find(self.parameters(), (args, kwargs))
-        if known is not None:
-            return known
-        every = self.settings.redraw_every
-        if every is not None and self.steps and self.steps % every == 0:
-            self.redraws += 1
-        now = self.steps, self.redraws
-        self.steps += 1
-        self._counted.add(now)
-        return now
-
-    def _check_meetings(self) -> None:
-        """Refuses, or says, that layers which seemed to mix were not called as such."""
-        if self._checked:
-            return
-        self._checked = True
-        silent = [place for place, *_ in self.mixing() if place not in self.met]
-        if not self.met:
-            raise McoverError(
-                f"no covers met: the model does not call its layers that mix, {silent[:5]}, but "
-                "uses their weights in some other way. Take routing='weights'."
-            )
-        if 2 * len(silent) > len(self.mixing()):
-            warnings.warn(
-                f"covers met at {len(self.met)} layers of {len(self.mixing())}: not at "
-                f"{silent[:5]}, which this forward did not call. See covered.report(x).",
-                McoverWarning,
-                stacklevel=2,
-            )
-
-    def _prepare(self, copy: nn.Module) -> None:
-        """Gives the layers of a copy that mix the forward in which they meet."""
-        for name, layer in copy.named_modules():
-            if name in self._sites:
-                vars(layer)["forward"] = Mixed(layer, self._sites[name])
-
     @property
     def met(self) -> dict[str, int]:
         """How often covers met at each layer since the model was made or loaded."""
-        return self._current.met
+        return self._runner.current.met
 
     def mixing(self) -> list[tuple[str, str, nn.Module, Tensor]]:
         """Place, part, layer and mixer, wherever covers meet."""
         layers = [
             (site.place(part), part, self.net.get_submodule(site.name))
-            for site in self._sites.values()
+            for site in self._runner.sites.values()
             for part in site.shapes
         ]
         return [(*each, mixer) for each, mixer in zip(layers, self.mixers().values(), strict=True)]
@@ -442,15 +282,21 @@ class Covered(nn.Module):
         """Place, buffer and shape of every mixer."""
         shapes = [
             (site.place(part), shape)
-            for site in self._sites.values()
+            for site in self._runner.sites.values()
             for part, shape in site.shapes.items()
         ]
         return [(place, f"mixer_{n}", shape) for n, (place, shape) in enumerate(shapes)]
 
-    def _draw(self, number: int) -> None:
+    def draw(self, number: int) -> None:
         """Routes of draw ``number``, each layer from its own stream."""
         if number == self._drawn:
             return
+        count = sum(stack[0].numel() for stack in self.stacks().values())
+        with announced(f"drawing routes for {count:,} parameters of {self.covers} covers"):
+            self._draw_anew(number)
+        self._drawn = number
+
+    def _draw_anew(self, number: int) -> None:
         root = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, 1, number))
         settings = self.settings
         if settings.routing == "weights":
@@ -474,25 +320,19 @@ class Covered(nn.Module):
             # A new tensor, not new values: the backward of earlier forwards reads the old one.
             drawn = draw_mixer(settings, shape, child).to(like)
             self.register_buffer(buffer, drawn, persistent=False)
-        self._drawn = number
 
     @property
-    def _is_directed(self) -> bool:
+    def is_directed(self) -> bool:
+        """Whether weights are routed, and not messages."""
         return self.settings.routing == "weights"
 
     def _checksum(self) -> int:
-        drawn = (
-            [self.route_index, self.route_table] if self._is_directed else self.mixers().values()
-        )
+        drawn = [self.route_index, self.route_table] if self.is_directed else self.mixers().values()
         total = 0
         for tensor in drawn:
             exact = tensor if tensor.dtype in (torch.uint8, torch.uint16) else tensor.double()
             total = zlib.crc32(exact.cpu().numpy().tobytes(), total)
         return total
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _held(net: nn.Module, name: str) -> Tensor:
@@ -510,17 +350,9 @@ def _average(stack: Tensor) -> Tensor:
 
 
 def _split(output: Tensor, passes: int) -> Tensor:
-    """Undoes :func:`_along_batch`: (M, S·B, ...) to (M·S, B, ...)."""
+    """What S passes put along the batch: (M, S·B, ...) to (M·S, B, ...)."""
     if passes == 1:
         return output
     if output.ndim == 2 and output.shape[1] == passes:  # one number from each pass
         return output.flatten()
     return output.unflatten(1, (passes, -1)).flatten(0, 1)
-
-
-def _along_batch(*outputs: Any) -> Any:
-    """Joins what S passes returned: (M, B, ...) each, to (M, S·B, ...)."""
-    if not isinstance(outputs[0], Tensor):
-        return outputs[0]
-    joined = torch.stack(outputs, 1)
-    return joined if joined.ndim == 2 else joined.flatten(1, 2)

@@ -88,14 +88,6 @@ class _Gather(torch.autograd.Function):
         )
         return grad, None, None, None, None
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        # A batch comes last: all of it shares the route of its element.
-        stack, index, table, inverse_table, per = inputs
-        batch = stack.movedim(in_dims[0], -1)
-        out = gather(batch, index, table, inverse_table, per * info.batch_size)
-        return out, (-1,) * len(out)
-
 
 class _Return(torch.autograd.Function):
     """M tensors to a stack: the transpose of :class:`_Gather`, if the tables are swapped."""
@@ -116,18 +108,6 @@ class _Return(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         index, table, inverse_table = ctx.routes
         return None, None, None, None, *gather(grads[0], index, inverse_table, table, ctx.per)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        *tables, per = inputs[:4]
-        last = [
-            t.unsqueeze(-1).expand(*t.shape, info.batch_size) if at is None else t.movedim(at, -1)
-            for t, at in zip(inputs[4:], in_dims[4:], strict=True)
-        ]
-        stack = _Return.apply(  # type: ignore[no-untyped-call]
-            *tables, per * info.batch_size, *last
-        )
-        return stack, -1
 
 
 # ``apply`` binds its arguments to these in every call, and works them out anew where it finds none:

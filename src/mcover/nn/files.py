@@ -76,8 +76,6 @@ def load(path: str | Path, model: nn.Module) -> Covered:
         model: a model of the base's architecture; its own weights do not matter, and it is left as
             it is. Files hold no code, so the architecture has to come from you.
     """
-    from safetensors.torch import load_file
-
     weights, config = paths(path)
     for file in (weights, config):
         if not file.is_file():
@@ -85,41 +83,60 @@ def load(path: str | Path, model: nn.Module) -> Covered:
     plain = _read(config)
     check_sources(model, [])
     settings = Settings.from_dict(plain["settings"])
-    expected = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
+    tensors = _tensors(weights, plain["tied"])
+    expected = {name for name, _ in model.named_parameters()} | _buffer_names(model).keys()
     lost = sorted({*plain["lifted"], *plain["state"]} - expected)
     if lost:
         raise McoverError(
             f"{config} was saved from a {plain['model']} with the tensors {lost[:5]}, which this "
             f"{full_name(type(model))} does not have; give a model of the same architecture."
         )
-    sources = [model] * settings.covers
-    net = stacked_copy(model, sources, plain["lifted"], plain["state"])
+    there = _buffer_names(model)
+    state = [name for name in plain["state"] if there[name] is not None]
+    net = stacked_copy(model, [model] * settings.covers, plain["lifted"], state)
+    for name in set(plain["state"]) - set(state):  # the model gave it a value when it ran
+        prefix, _, key = name.rpartition(".")
+        net.get_submodule(prefix)._buffers[key] = tensors[f"net.{name}"].clone()
     for name, value in net.named_parameters():
         value.requires_grad_(name not in plain["frozen"])
-    Refusal.put(net)
+    Refusal.put(net, plain["lifted"])
     seed = seed_sequence(0)  # the file has the model's own
     covered = Covered(net, settings, tuple(plain["lifted"]), tuple(plain["state"]), seed)
-    tensors = load_file(str(weights))
-    tensors |= {name: tensors[first] for name, first in plain["tied"].items()}
-    _check(covered, tensors, weights)
-    covered.load_state_dict(tensors)
-    return covered
-
-
-def _check(covered: Covered, tensors: dict[str, Tensor], weights: Path) -> None:
-    """Refuses tensors that do not fit, rather than to convert or to skip them."""
     own = covered.state_dict()
-    for name in sorted((own.keys() | tensors.keys()) - {"_extra_state"}):
-        want, got = (_describe(table.get(name)) for table in (own, tensors))
+    for name in sorted((own.keys() & tensors.keys()) - {"_extra_state"}):
+        want, got = (_describe(table[name]) for table in (own, tensors))
         if want != got:
             raise McoverError(
                 f"{weights} does not fit at {name!r}: the model has {want}, the file {got}; give a "
                 "model of the same architecture and dtype."
             )
+    try:
+        covered.load_state_dict(tensors)
+    except RuntimeError as error:  # missing or unexpected names
+        raise McoverError(
+            f"{weights} does not fit: {error}. Give a model of the same architecture and dtype."
+        ) from error
+    return covered
 
 
-def _describe(tensor: Tensor | None) -> str:
-    return "nothing" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
+def _tensors(weights: Path, tied: dict[str, str]) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(weights))
+    return tensors | {name: tensors[first] for name, first in tied.items()}
+
+
+def _buffer_names(model: nn.Module) -> dict[str, Tensor | None]:
+    """All buffers by name, also those that have no value yet."""
+    return {
+        f"{prefix}.{key}".lstrip("."): value
+        for prefix, module in model.named_modules()
+        for key, value in module._buffers.items()
+    }
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} of {tensor.dtype}"
 
 
 def _read(config: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from mcover.nn.stacking import (
     selected_parameters,
     stacked_copy,
 )
+from mcover.progress import announced
 from mcover.seeds import Seed, seed_sequence
 from mcover.topology import Topology
 
@@ -108,13 +109,14 @@ def lift(
     names = selected_parameters(model, select)
     state = kept_buffers(model, buffers)
     root = seed_sequence(seed)
-    net = stacked_copy(model, sources, names, state)
-    if given is None and count > 1 and settings.spread(1.0):
-        add_noise(net, names, settings, _generator(root))
+    with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
+        net = stacked_copy(model, sources, names, state)
+        if given is None and count > 1 and settings.spread(1.0):
+            add_noise(net, names, settings, _generator(root))
     if freeze:
         for name, value in net.named_parameters():
             value.requires_grad_(value.requires_grad and name in names)
-    Refusal.put(net)
+    Refusal.put(net, names)
     covered = Covered(net, settings, tuple(names), tuple(state), root)
     if routing == "messages" and settings.mixes:
         _check_mixing(covered)

@@ -178,6 +178,10 @@ class _Meetings(TorchFunctionMode):
         self.site = site
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        odd = [kind for kind in types if kind not in (Tensor, nn.Parameter)]
+        if odd:  # e.g. quantised weights, which know how to be multiplied
+            with _Meetings(self.site):
+                return odd[0].__torch_function__(func, types, args, kwargs or {})
         rule = _PRODUCTS.get(func)
         result = NotImplemented if rule is None else rule(self.site, *args, **kwargs or {})
         return func(*args, **kwargs or {}) if result is NotImplemented else result

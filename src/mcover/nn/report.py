@@ -166,7 +166,8 @@ def _base_size(covered: Any, value: Tensor, stacks: set[int]) -> int:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of these tensors, a tied one once."""
-    sizes: dict[int, int] = {t.data_ptr(): t.nbytes for t in tensors if t.numel()}
+    dense = [t for t in tensors if t.layout == torch.strided and t.numel()]
+    sizes: dict[int, int] = {t.data_ptr(): t.nbytes for t in dense}
     return sum(sizes.values())
 
 

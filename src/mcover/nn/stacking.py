@@ -90,8 +90,8 @@ def ancestors(name: str) -> list[str]:
 
 
 def kept_buffers(model: nn.Module, patterns: str | Sequence[str] | None) -> list[str]:
-    """Buffers that each cover keeps for itself: all, or those that patterns name."""
-    names = [name for name, _ in model.named_buffers()]
+    """Buffers that each cover keeps for itself: all but sparse ones, or those that are named."""
+    names = [name for name, value in model.named_buffers() if value.layout == torch.strided]
     if patterns is None:
         return names
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
@@ -113,9 +113,9 @@ def stacked_copy(
 
     All names of a tied tensor get the same stack: the copy is made with the stacks in its memo.
     """
-    tensors = [model.get_parameter(name) for name in parameters]
+    tensors: list[Tensor] = [model.get_parameter(name) for name in parameters]
     tensors += [model.get_buffer(name) for name in buffers]
-    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors if not tensor.is_sparse]
+    sizes = [tensor.nbytes for tensor in tensors]
     require_memory(
         len(sources) * sum(sizes), f"{len(sources)} covers of this model", "take fewer covers, or "
         "lift a part of the model with select=[...]",
@@ -215,9 +215,12 @@ class Refusal(Override):
         )
 
     @staticmethod
-    def put(net: nn.Module) -> None:
-        for module in net.modules():
-            vars(module)["forward"] = Refusal(module)
+    def put(net: nn.Module, parameters: Sequence[str]) -> None:
+        """On each module that holds one of these parameters."""
+        for name in parameters:
+            module = net.get_submodule(name.rpartition(".")[0])
+            if not isinstance(vars(module).get("forward"), Refusal):
+                vars(module)["forward"] = Refusal(module)
 
 
 def _can_train(value: Tensor) -> bool:

@@ -1,0 +1,307 @@
+"""How covers run: one forward, and what must hold when a forward is computed twice.
+
+That happens to checkpointed forwards, which a backward repeats, and to those that change their
+input, which all covers share.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mcover.errors import McoverError, McoverWarning
+from mcover.nn import directed, trees
+from mcover.nn.copies import Copies, Override, structure, written_to_shared
+from mcover.nn.layers import sites_of
+from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
+from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
+
+
+class Runner:
+    """Runs the forwards of a covered model, one at a time.
+
+    Attributes:
+        copies: the modules that covers run on.
+        changes_inputs: whether the model writes to its input, in training and in evaluation, once
+            it has run.
+        current: what layers look up in the pass that runs.
+        pending: whether a backward may still run the copies once more.
+        checked: whether layers that mix were called as such.
+    """
+
+    copies: Copies
+
+    def __init__(self, covered: Any) -> None:
+        self.covered = covered
+        self.changes_inputs: dict[bool, bool] = {}
+        self._begin()
+        self.copies = Copies(covered.net, covered.covers, self._prepare)
+
+    def _begin(self) -> None:
+        self.lock = threading.RLock()
+        self.current = Pass()
+        self.counted = Counted()
+        self.pending = [False]
+        self.checked = False
+
+    @functools.cached_property
+    def sites(self) -> dict[str, Site]:
+        """The layers that mix, by name."""
+        covered = self.covered
+        return sites_of(covered.net, covered.lifted, covered.settings, self.current)
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """Of the base model's forward."""
+        return inspect.signature(Override.of(self.covered.net))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What belongs to the model, and not to forwards that run now."""
+        return {name: getattr(self, name) for name in ("covered", "changes_inputs", "copies")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._begin()
+
+    @torch.compiler.disable  # it cannot follow covers from one to the other
+    def forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
+        """One forward; ``each`` where every tensor has the covers first."""
+        covered = self.covered
+        with self.lock:
+            step, number = self.count((args, kwargs))
+            covered.draw(number)
+            given = trees.tensors((args, kwargs))
+            changes = self.changes_inputs.get(covered.training)
+            if each or changes or covered.covers == 1:
+                return self._all(args, kwargs, each, step, own=bool(changes) and not each)
+            before = None
+            if changes is None:
+                before = Before(given, covered.state_stacks().values(), self.copies)
+            untouched = versions(given)
+            outputs = self._all(args, kwargs, each, step, own=False)
+            changed = versions(given) != untouched
+            if before is not None:
+                self.changes_inputs[covered.training] = changed
+            if not changed:
+                return outputs
+            if before is None:
+                raise McoverError(
+                    "the model changed its input in place, which it did not do before, and all "
+                    "covers share the input; write x = x.clone() where its forward begins."
+                )
+            before.restore()
+            return self._all(args, kwargs, each, step, own=True)
+
+    def _all(self, args: Any, kwargs: Any, each: bool, step: int, *, own: bool) -> Any:
+        """All passes of a forward, with the inputs of each cover."""
+
+        def of(index: int) -> Any:
+            if each:
+                return trees.map_tensors(lambda tensor: tensor[index], (args, kwargs))
+            return trees.map_tensors(torch.clone if own else _same, (args, kwargs))
+
+        inputs = [of(index) for index in range(self.covered.covers)]
+        outputs = [self._pass(which, inputs) for which in self.turn(step)]
+        return outputs[0] if len(outputs) == 1 else trees.merge(_along_batch, *outputs)
+
+    def _pass(self, which: int, inputs: Sequence[Any]) -> Any:
+        """One pass over the M covers: a stream or a destination."""
+        covered, copies = self.covered, self.copies
+        if self.pending[0]:
+            copies.renew()
+        else:
+            copies.release()
+        stacks, state = list(covered.stacks().values()), list(covered.state_stacks().values())
+        rows = self._rows(stacks, which)
+        self.current.begin([*stacks, *state], [*rows, *(stack.unbind() for stack in state)])
+        self.current.mixers = {
+            place: mixer if covered.settings.streams is None else mixer[which]
+            for place, mixer in covered.mixers().items()
+        }
+        shared = self._shared_buffers()
+        untouched = versions(shared.values())
+        modules = copies.bind(self.current.rows)
+        calls = [
+            functools.partial(module, *args, **kwargs)
+            for module, (args, kwargs) in zip(modules, inputs, strict=True)
+        ]
+        if self.sites:
+            with attention_as_written():
+                outputs = run(calls)
+            self._check_meetings()
+        else:
+            outputs = [call() for call in calls]
+        for name, before, now in zip(shared, untouched, versions(shared.values()), strict=True):
+            if before != now:
+                raise written_to_shared(name)
+        new = copies.keep_state(self.current.rows)
+        covered.state = (*covered.state, *(name for name in new if name not in covered.state))
+        result = trees.stack(*outputs)
+        self.pending = mark_until_backward(trees.tensors(result))
+        return result
+
+    def _rows(self, stacks: list[Tensor], which: int) -> list[Sequence[Tensor]]:
+        """The rows of each stack as the covers see them, along the routes of a destination."""
+        covered = self.covered
+        if not covered.is_directed:
+            return [stack.unbind() for stack in stacks]
+        spans = directed.slices(covered.stacks(), covered.settings.granularity)
+        tables = covered.route_table, covered.route_inverse
+        return [
+            directed.gather(
+                stack, covered.route_index[which, span], *tables,
+                per=stack[0].numel() // (span.stop - span.start),
+            )
+            for stack, (_, span) in zip(stacks, spans, strict=True)
+        ]  # fmt: skip
+
+    def _shared_buffers(self) -> dict[str, Tensor]:
+        own = set(self.covered.state)
+        named = self.covered.net.named_buffers()
+        return {name: value for name, value in named if name not in own}
+
+    def turn(self, step: int) -> list[int]:
+        """The streams of a forward, or its destinations: the bank is gone through in turn."""
+        count = self.covered.passes
+        size = len(self.covered.route_index) if self.covered.is_directed else count
+        return [(step * count + k) % size for k in range(count)]
+
+    def count(self, inputs: Any = ()) -> tuple[int, int]:
+        """Step and draw of this forward; one that is computed again gets those that it had."""
+        covered = self.covered
+        if not covered.training:
+            return covered.steps, covered.redraws
+        known = self.counted.find(covered.parameters(), inputs)
+        if known is not None:
+            return known
+        every = covered.settings.redraw_every
+        if every is not None and covered.steps and covered.steps % every == 0:
+            covered.redraws += 1
+        now = covered.steps, covered.redraws
+        covered.steps += 1
+        self.counted.add(now)
+        return now
+
+    def _check_meetings(self) -> None:
+        """Refuses, or says, that layers which seemed to mix were not called as such."""
+        if self.checked:
+            return
+        places = [site.place(part) for site in self.sites.values() for part in site.shapes]
+        silent = [place for place in places if place not in self.current.met]
+        if len(silent) == len(places):
+            raise McoverError(
+                f"no covers met: the model does not call its layers that mix, {silent[:5]}, but "
+                "uses their weights in some other way. Take routing='weights'."
+            )
+        self.checked = True
+        if 2 * len(silent) > len(places):
+            warnings.warn(
+                f"covers met at {len(places) - len(silent)} layers of {len(places)}: not at "
+                f"{silent[:5]}, which this forward did not call. See covered.report(x).",
+                McoverWarning,
+                stacklevel=2,
+            )
+
+    def _prepare(self, copy: nn.Module) -> None:
+        """Gives the layers of a copy that mix the forward in which they meet."""
+        for name, layer in copy.named_modules():
+            if name in self.sites:
+                vars(layer)["forward"] = Mixed(layer, self.sites[name])
+
+
+class Counted:
+    """Which step a training forward was, for one that activation checkpointing computes again.
+
+    Such a forward ran under saved-tensor hooks or without gradients, and comes again with the same
+    inputs in memory before any weight has changed.
+    """
+
+    def __init__(self) -> None:
+        self._weights: list[int] = []
+        self._known: dict[Any, tuple[int, int]] = {}
+        self._new: Any = None
+
+    def find(self, weights: Iterable[Tensor], inputs: Any) -> tuple[int, int] | None:
+        """What :meth:`add` was told of this forward, if it is one that was before."""
+        self._new = None
+        may_come_again = not torch.is_grad_enabled() or saved_tensor_hooks_are_active()
+        if not may_come_again and not self._known:
+            return None
+        now = versions(weights)
+        if now != self._weights:
+            self._weights, self._known = now, {}
+        given = trees.tensors(inputs)
+        key = tuple(
+            (_address(t), t.shape, version)
+            for t, version in zip(given, versions(given), strict=True)
+        )
+        if may_come_again:
+            self._new = key
+        return self._known.get(key)
+
+    def add(self, number: tuple[int, int]) -> None:
+        """Says which step and draw the forward just looked for is."""
+        if self._new is not None:
+            self._known[self._new] = number
+
+
+class Before:
+    """All that a forward may change, as it was before."""
+
+    def __init__(self, inputs: Iterable[Tensor], state: Iterable[Tensor], copies: Copies) -> None:
+        copies.follow()
+        self._copies, self._modules = copies, [structure(module) for module in copies.modules]
+        self._tensors = [(tensor, tensor.detach().clone()) for tensor in (*inputs, *state)]
+        self._random = torch.get_rng_state()
+
+    def restore(self) -> None:
+        """Undoes a forward."""
+        with torch.no_grad():
+            for tensor, before in self._tensors:
+                tensor.copy_(before)
+        torch.set_rng_state(self._random)
+        self._copies.replace(self._modules)
+
+
+def versions(tensors: Iterable[Tensor]) -> list[int]:
+    """How often each tensor was changed in place; inference tensors do not count it."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+def mark_until_backward(outputs: Iterable[Tensor]) -> list[bool]:
+    """A mark that is true until gradients of these outputs arrive."""
+    trained = [output for output in outputs if output.requires_grad]
+    mark = [bool(trained)]
+
+    def clear(grad: Tensor) -> None:
+        mark[0] = False
+
+    for output in trained:
+        output.register_hook(clear)
+    return mark
+
+
+def _address(tensor: Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # of a transform, without memory of its own
+        return id(tensor)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _along_batch(*outputs: Any) -> Any:
+    """Joins what S passes returned: (M, B, ...) each, to (M, S·B, ...)."""
+    if not isinstance(outputs[0], Tensor):
+        return outputs[0]
+    joined = torch.stack(outputs, 1)
+    return joined if joined.ndim == 2 else joined.flatten(1, 2)
