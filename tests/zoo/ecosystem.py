@@ -223,7 +223,7 @@ def torchao_net(config) -> nn.Module:
     return net
 
 
-@add("torchao", "torchao-qat-int8-int4", square, tolerance=2e-2, smooth=False, loads=False)
+@add("torchao", "torchao-qat-int8-int4", square, tolerance=2e-2, smooth=False)
 def torchao_int4():
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig
     from torchao.quantization.granularity import PerGroup
@@ -234,7 +234,7 @@ def torchao_int4():
     return torchao_net(config), (torch.randn(3, 32),)
 
 
-@add("torchao", "torchao-qat-weight-only", square, tolerance=2e-2, smooth=False, loads=False)
+@add("torchao", "torchao-qat-weight-only", square, tolerance=2e-2, smooth=False)
 def torchao_weight_only():
     from torchao.quantization import IntxWeightOnlyConfig
     from torchao.quantization.granularity import PerAxis

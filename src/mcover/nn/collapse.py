@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from mcover.errors import McoverError
-from mcover.nn.copies import Override, without_graph
 
 Method = Literal["mean", "sign"]
 Buffers = Literal["average", "first", "recalibrate"]
@@ -60,12 +58,16 @@ def one_cover(covered: Any, index: int) -> nn.Module:
     if not isinstance(index, int | np.integer) or not -covered.covers <= index < covered.covers:
         raise McoverError(f"there is no cover {index!r}; write 0 to {covered.covers - 1}.")
     stacks = {**covered.stacks(), **covered.state_stacks()}
-    return rebuild(covered, {name: stack.detach()[index] for name, stack in stacks.items()}).eval()
+    rows = {name: stack.detach()[index] for name, stack in stacks.items()}
+    return rebuild(covered, rows, index).eval()
 
 
-def rebuild(covered: Any, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The base model with these tensors in the place of the stacks; tied names stay tied."""
-    memo: dict[int, Any] = without_graph(covered.net)
+def rebuild(covered: Any, tensors: Mapping[str, Tensor], index: int = 0) -> nn.Module:
+    """The base model with these tensors in the place of the stacks; tied names stay tied.
+
+    What the model keeps in attributes is that of cover ``index``.
+    """
+    made: dict[int, Tensor] = {}
     for name, stack in {**covered.stacks(), **covered.state_stacks()}.items():
         value = tensors[name]
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
@@ -75,12 +77,19 @@ def rebuild(covered: Any, tensors: Mapping[str, Tensor]) -> nn.Module:
                 + (f" (in covers {wrong})" if wrong else "")
                 + "; the training has diverged: lower the learning rate or clip gradients."
             )
-        own = value.detach().clone()
-        trained = isinstance(stack, nn.Parameter)
-        memo[id(stack)] = nn.Parameter(own, requires_grad=stack.requires_grad) if trained else own
-    net = copy.deepcopy(covered.net, memo)
-    Override.remove(net)
-    return net
+        made[id(stack)] = _like(stack, value)
+    for shared in (*covered.net.parameters(), *covered.net.buffers()):
+        if id(shared) not in made:
+            made[id(shared)] = _like(shared, shared)
+    return covered.copy_of(index, made)
+
+
+def _like(own: Tensor, value: Tensor) -> Tensor:
+    """A value of its own, and a parameter where ``own`` is one."""
+    value = value.detach().clone()
+    if not isinstance(own, nn.Parameter):
+        return value
+    return nn.Parameter(value, requires_grad=own.requires_grad)
 
 
 def _mean(stack: Tensor) -> Tensor:
@@ -153,5 +162,5 @@ def path_loss(
             if stack.is_floating_point() or stack.is_complex():
                 here = torch.lerp(here, stack.detach().mean(0), float(share))
             tensors[name] = here
-        values.append(float(loss(rebuild(covered, tensors).eval())))
+        values.append(float(loss(rebuild(covered, tensors, index).eval())))
     return np.array(values)

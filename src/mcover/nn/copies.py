@@ -79,16 +79,8 @@ class Copies:
                 holder[key] = value if stacked is None else stacked[index]
         return self.modules
 
-    def keep_state(self, rows: Rows) -> list[str]:
-        """Brings buffers that the model assigned into their stacks.
-
-        Counters and the like, in attributes, are shown on the covered model's own modules as in
-        cover 0. Returns the names of buffers that the model assigned.
-        """
-        for own, seen, member in zip(self._own, self._seen, self._members[0], strict=True):
-            for key, value in vars(member).items():
-                if value is not seen.get(key) and isinstance(value, int | float | str):
-                    vars(own)[key] = seen[key] = value
+    def keep_buffers(self, rows: Rows) -> list[str]:
+        """Brings buffers that the model assigned into their stacks, and returns their names."""
         named = []
         members = [list(module.modules()) for module in self.modules]
         for position, (prefix, owner) in enumerate(self.net.named_modules()):
@@ -103,6 +95,18 @@ class Copies:
                 owner._buffers[key] = _restacked(stack, values, name)
                 named.append(name)
         return named
+
+    def apart(self, index: int, values: Mapping[int, Tensor]) -> nn.Module:
+        """A copy by itself, for good: with these tensors, by the ids of the covered model's own."""
+        self.follow()
+        made = structure(self.modules[index])
+        members = list(made.modules())
+        for place in self._places:
+            source = place.source()
+            if source is not None:
+                holder, key = _resolved(members[place.position], place.path)
+                holder[key] = values[id(source)]
+        return made
 
     def renew(self) -> None:
         """Copies the copies: what ran before keeps its tensors, in case it is run once more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,10 @@ class Covered(nn.Module):
         all of them, and is clipped as in the one with the largest norm.
         """
         return clip_grad_norm_(self, max_norm)
+
+    def copy_of(self, index: int, tensors: Mapping[int, Tensor]) -> nn.Module:
+        """The modules of a cover with other tensors, by the ids of those in ``net``."""
+        return self._runner.copies.apart(index, tensors)
 
     def diagnostics(self) -> Diagnostics:
         """Overlaps between covers and their distances from the mean."""

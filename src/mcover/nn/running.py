@@ -141,7 +141,7 @@ class Runner:
         for name, before, now in zip(shared, untouched, versions(shared.values()), strict=True):
             if before != now:
                 raise written_to_shared(name)
-        new = copies.keep_state(self.current.rows)
+        new = copies.keep_buffers(self.current.rows)
         covered.state = (*covered.state, *(name for name in new if name not in covered.state))
         result = trees.stack(*outputs)
         self.pending = mark_until_backward(trees.tensors(result))
