@@ -82,10 +82,9 @@ class Copies:
     def keep_buffers(self, rows: Rows) -> list[str]:
         """Brings buffers that the model assigned into their stacks, and returns their names."""
         named = []
-        members = [list(module.modules()) for module in self.modules]
         for position, (prefix, owner) in enumerate(self.net.named_modules()):
             for key, stack in owner._buffers.items():
-                values = [own[position]._buffers.get(key) for own in members]
+                values = [members[position]._buffers.get(key) for members in self._members]
                 bound = rows.get(id(stack))
                 if all(v is (stack if bound is None else bound[i]) for i, v in enumerate(values)):
                     continue

@@ -50,9 +50,10 @@ class Experiment:
     start: Literal["common", "independent"] | None = None
     """Whether covers start from one model plus noise, or each from its own; None is
     common, for a committee independent."""
-    noise: float | None = None
-    """Gaussian noise that sets covers of a common start apart; None is 0.05 where weights are
-    routed, 0.02 of convolutions, else 0.01."""
+    noise: float | str | None = None
+    """Gaussian noise that sets covers of a common start apart: a number, or a share of each
+    tensor's own standard deviation, such as 150%; None is 0.05 where weights are routed, 0.02 of
+    convolutions, else 0.01."""
     routing: Literal["messages", "weights"] | None = None
     """What is routed: single weights, the directed lift, or messages between layers; None is
     weights, which does better on networks (see the study low-data)."""
