@@ -290,9 +290,15 @@ def _worker(covered, x, queue):
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_other_processes_run_a_covered_model(method):
-    covered = lift(mlp(), 3, RING, seed=0).eval()
-    x = doubles(4, 6)
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_other_processes_run_a_covered_model(method, routing, monkeypatch):
+    monkeypatch.setattr(
+        torch, "get_num_threads", lambda: 2
+    )  # our own threads do not survive a fork
+    layers = nn.Conv1d(6, 600, 1), nn.Conv1d(600, 300, 1), nn.Flatten(), nn.Linear(300, 2)
+    covered = lift(nn.Sequential(*layers).double(), 3, RING, routing, seed=0).eval()
+    x = doubles(4, 6, 1)
+    covered(x)
     context = multiprocessing.get_context(method)
     queue = context.SimpleQueue()
     process = context.Process(target=_worker, args=(covered, x, queue))
@@ -849,3 +855,44 @@ def test_a_lift_that_takes_long_says_what_it_does(monkeypatch, caplog):
     monkeypatch.setattr(module, "draw_indexed_bank", lambda *a: (time.sleep(0.05), draw(*a))[1])
     lift(model, 3, RING, "weights", seed=0)
     assert "drawing routes for 620 parameters of 3 covers" in caplog.text
+
+
+@both
+def test_ensembles_of_single_numbers_are_single_numbers(routing):
+    class Energy(Parting):
+        def forward(self, x):
+            return self.b(torch.tanh(self.a(x))).square().mean()
+
+    options = {"bank": 4, "destinations": 2} if routing == "weights" else {"streams": 2}
+    covered = lift(Energy(), 3, RING, routing, seed=0, **options).eval()
+    x = torch.ones(2, 4)
+    assert covered.ensemble(x).shape == ()
+    torch.testing.assert_close(covered.ensemble(x, routed=True), covered(x).mean())
+
+
+def test_targets_that_are_no_batches_are_not_repeated_for_streams():
+    covered = lift(nn.Linear(4, 3), 2, RING, streams=2, noise=0.5, seed=0)
+    x, y, weights = torch.randn(6, 4), torch.arange(6) % 3, torch.tensor([1.0, 2.0, 3.0])
+
+    def criterion(output, target):
+        labels, weight = target
+        return F.cross_entropy(output, labels, weight)
+
+    outputs = covered(x)
+    want = sum(F.cross_entropy(output, torch.cat([y, y]), weights) for output in outputs)
+    torch.testing.assert_close(cover_loss(criterion, outputs, (y, weights)), want)
+
+
+@pytest.mark.parametrize("method", ["swa", "ema"])
+def test_averages_of_covers_with_batch_norm_are_trained_by_name(method):
+    from mcover import data
+    from mcover.training import Training, fit
+
+    digits = data.subset(data.load("digits"), 100, seed=0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10)
+        covered = lift(nn.Sequential(*layers), 3, RING, seed=0)
+    history = fit(covered, digits, Training(epochs=4, batch=50, method=method), seed=0)
+    assert history.model(torch.zeros(2, 8, 8)).shape == (2, 10)
+    assert bool(history.model[2].running_var.isfinite().all())

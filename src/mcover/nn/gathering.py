@@ -7,10 +7,8 @@ torch allocated. Loops move bits, so they know the size of an element and not it
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +17,8 @@ import torch
 from numba import carray, njit, types
 from numba.extending import intrinsic
 from torch import Tensor
+
+from mcover.nn.kernels import pool
 
 _TILE = 1024  # elements of a cover at a time: those of a few covers fit the first-level cache
 _CHOICES = 5  # covers that one expression chooses from; beyond, each element is looked up
@@ -138,16 +138,7 @@ def move(
         return
     parts = min(torch.get_num_threads(), elements // _PART, sources)
     ends = [sources * part // parts for part in range(parts + 1)]
-    others = [
-        _pool(parts - 1, os.getpid()).submit(work, start, stop)
-        for start, stop in pairwise(ends[1:])
-    ]
+    others = [pool(parts - 1).submit(work, start, stop) for start, stop in pairwise(ends[1:])]
     work(0, ends[1])
     for other in others:
         other.result()
-
-
-@cache
-def _pool(workers: int, process: int) -> ThreadPoolExecutor:
-    """Threads of this process: a child that was forked has none of its parent's."""
-    return ThreadPoolExecutor(workers, thread_name_prefix="mcover")

@@ -7,6 +7,7 @@ them over costs as much as the mixing. Here they are read and written in place.
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -34,14 +35,20 @@ def mix_samples(
         for n in samples:
             mix_maps(q, start, sources, targets, n, n + 1)
 
-    others = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
+    helpers = min(threads, len(sources[0])) - 1
+    others = [pool(helpers).submit(work) for _ in range(helpers)]
     work()
     for other in others:
         other.result()
 
 
+def pool(workers: int) -> ThreadPoolExecutor:
+    """Threads of this process: a child that was forked has none of its parent's."""
+    return _pool(workers, os.getpid())
+
+
 @cache
-def _pool(workers: int) -> ThreadPoolExecutor:
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="mcover")
 
 
