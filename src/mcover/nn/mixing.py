@@ -19,7 +19,7 @@ Activations come and go as one tensor per cover: no stacked copy is ever kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -172,8 +172,9 @@ def mix_weights(weight: Tensor, mixer: Tensor) -> Covers:
     if _is_exact(mixer):
         return torch.tensordot(mixer[0, 0], weight, dims=1).unbind()
     w = _split(weight, 2, mixer.shape[1])  # (M, units, blocks, width, ...)
-    mixed = _apply(_MixStack, mixer.flatten(0, 1), w.flatten(3).flatten(1, 2))
-    return tuple(_join(part.view(w.shape[1:]), 1, weight.shape[2]) for part in mixed)
+    mixed = torch.bmm(mixer.flatten(0, 1), w.flatten(3).flatten(1, 2).transpose(0, 1))
+    parts = [part.reshape(w.shape[1:]) for part in mixed.unbind(1)]
+    return tuple(_join(part, 1, weight.shape[2]) for part in parts)
 
 
 def _is_exact(mixer: Tensor) -> bool:
@@ -207,44 +208,6 @@ class _MixRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return None, *_apply(_MixRows, ctx.saved_tensors[0].mH, *grads)
-
-
-class _MixStack(torch.autograd.Function):
-    """A stack (M, rows, width) to M tensors: row r of β is Σ_α q[r,β,α] of the stack's [α, r]."""
-
-    @staticmethod
-    def forward(q: Tensor, stack: Tensor) -> Covers:
-        outs = tuple(torch.empty_like(row) for row in stack.contiguous())
-        _mix_maps(q, q.new_zeros(len(outs), len(q)), _as_maps(stack.contiguous()), _as_maps(outs))
-        return outs
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Covers) -> None:
-        ctx.save_for_backward(inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        back = ctx.saved_tensors[0].mH
-        return None, _MixBack.apply(back, *grads)  # type: ignore[no-untyped-call]
-
-
-class _MixBack(torch.autograd.Function):
-    """The other way round: M tensors (rows, width) to a stack of their mixtures."""
-
-    @staticmethod
-    def forward(q: Tensor, *parts: Tensor) -> Tensor:
-        out = parts[0].new_empty(len(parts), *parts[0].shape)
-        given = [part.contiguous() for part in parts]
-        _mix_maps(q.contiguous(), q.new_zeros(len(parts), len(q)), _as_maps(given), _as_maps(out))
-        return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_apply(_MixStack, ctx.saved_tensors[0].mH, grads[0])
 
 
 class _MixLinear(torch.autograd.Function):
@@ -457,11 +420,6 @@ def _weights_by_block(weight: Tensor, blocks: int, groups: int) -> Tensor:
 def _maps(t: Tensor, units: int) -> Tensor:
     """(samples, blocks · units, *space) as (samples, blocks, units, positions)."""
     return t.contiguous().flatten(2).unflatten(1, (-1, units))
-
-
-def _as_maps(rows: Iterable[Tensor]) -> list[Tensor]:
-    """M tensors (rows, width) as feature maps of one sample, which have a unit for each row."""
-    return [row.unflatten(0, (1, 1, -1)) for row in rows]
 
 
 def _length(part: slice) -> int:
