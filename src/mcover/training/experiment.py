@@ -164,6 +164,8 @@ class Experiment:
         own: dict[str, Any] = {"topology": self.topology_value(), "noise": PAPER_NOISE}
         if self.training.method == "mcover":
             own["routing"] = self.kind_of_routing
+            if self.kind_of_routing == "messages":
+                own["block_channels"] = 1  # as in the rows that were stored: blocks may be thin
             if self.committee:
                 own |= {"bank": 10, "destinations": None}
             elif self.kind_of_routing == "weights":
