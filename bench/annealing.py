@@ -19,10 +19,10 @@ import numpy as np
 from numba import njit
 
 import mcover
-from mcover.discrete.bits import WORDS, aligned, count, load, spread, total
-from mcover.discrete.kernels import GLAUBER, RANDOM, _perceptron_change, advance
-from mcover.discrete.states import compile_kernels, make_state, pack_columns, state_bytes
-from mcover.discrete.xoshiro import random_weights
+from mcover.annealing.bits import WORDS, aligned, count, load, spread, total
+from mcover.annealing.kernels import GLAUBER, RANDOM, _perceptron_change, advance
+from mcover.annealing.states import compile_kernels, make_state, pack_columns, state_bytes
+from mcover.annealing.xoshiro import random_weights
 from mcover.routing import draw_bank
 from timing import best_seconds, rows
 

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 import mcover
-from mcover.committee import CommitteeMachine
-from mcover.data import Dataset
-from mcover.training.committee_objective import CommitteeObjective
-from mcover.training.loop import _Loop
-from mcover.training.settings import Training
+from mcover.lab.committee import CommitteeMachine
+from mcover.lab.data import Dataset
+from mcover.lab.training.committee_objective import CommitteeObjective
+from mcover.lab.training.loop import _Loop
+from mcover.lab.training.settings import Training
 from timing import best_in_turns, rows
 
 PATTERNS, INPUTS, HIDDEN, BATCH = 500, 784, 9, 100

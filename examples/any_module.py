@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import mcover
-from mcover.data import load
+from mcover.lab.data import load
 
 
 class Net(nn.Module):

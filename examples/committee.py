@@ -9,9 +9,9 @@ import argparse
 import torch
 
 import mcover
-from mcover.committee import CommitteeMachine
-from mcover.data import load, subset
-from mcover.training import Training, fit
+from mcover.lab.committee import CommitteeMachine
+from mcover.lab.data import load, subset
+from mcover.lab.training import Training, fit
 
 METHODS = ("sgd", "rsgd", "mcover")
 

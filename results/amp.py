@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 import mcover
 from mcover import statistics
-from mcover.discrete.amp import amp
-from mcover.discrete.bayes import algorithmic_threshold, information_threshold, state_evolution
-from mcover.figures.style import COLOURS, save
+from mcover.annealing.amp import amp
+from mcover.annealing.bayes import algorithmic_threshold, information_threshold, state_evolution
+from mcover.lab.figures.style import COLOURS, save
 
 N = 1000
 LOADS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.45, 1.5, 1.55, 1.58, 1.6, 1.65, 1.7, 1.8, 1.9)

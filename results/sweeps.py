@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from mcover import statistics
+from mcover.lab.studies import find_study, summarize
+from mcover.lab.studies.exchange import read_csv
+from mcover.lab.studies.plan import Plan, by_key
+from mcover.lab.studies.summary import Point
+from mcover.lab.studies.tables import Table, markdown, p_text, text
 from mcover.statistics import Estimate
-from mcover.studies import find_study, summarize
-from mcover.studies.exchange import read_csv
-from mcover.studies.plan import Plan, by_key
-from mcover.studies.summary import Point
-from mcover.studies.tables import Table, markdown, p_text, text
 
 HERE = Path(__file__).parent
 MEAN, MAJORITY, SOLVED = "generalization_error", "generalization_error_sign", "solved"

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from mcover import McoverError
-from mcover.studies.cells import Cell
-from mcover.studies.kinds import KINDS, Kind, Metric
+from mcover.lab.studies.cells import Cell
+from mcover.lab.studies.kinds import KINDS, Kind, Metric
 
 KIND = Kind(
     "probe_kind", (Metric("value", "value"), Metric("solved", "solved", "fraction")), "value"

@@ -1,7 +1,7 @@
 """The annealer straight from its definitions: the oracle of the compiled one.
 
 Every proposal recomputes the whole lifted energy by its sums: no bits, no tables, no increments.
-It consumes the same random numbers as mcover.discrete.kernels. Energies are summed as integers, in
+It consumes the same random numbers as mcover.annealing.kernels. Energies are summed as integers, in
 margins and votes as they are; `value` turns them into the physical energy.
 """
 

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import probe_kind
-from mcover.studies import Plan, Processes, Store, run
-from mcover.studies.study import Choosing
+from mcover.lab.studies import Plan, Processes, Store, run
+from mcover.lab.studies.study import Choosing
 
 
 def main(path: str, trials: int, workers: int, sleep: float) -> None:

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from mcover.discrete.amp import amp
-from mcover.discrete.bayes import state_evolution
+from mcover.annealing.amp import amp
+from mcover.annealing.bayes import state_evolution
 from mcover.errors import McoverError
 
 

@@ -22,8 +22,8 @@ from mcover import (
     anneal,
     teacher_student,
 )
-from mcover.discrete import AnnealResult, BetaSchedule, CustomSchedule, GeometricSchedule, Settings
-from mcover.discrete.chains import cover_overlap
+from mcover.annealing import AnnealResult, BetaSchedule, CustomSchedule, GeometricSchedule, Settings
+from mcover.annealing.chains import cover_overlap
 from mcover.errors import TooLargeError
 from mcover.limits import VARIABLE
 from mcover.routing import draw_bank

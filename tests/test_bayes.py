@@ -7,7 +7,7 @@ from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import norm
 
-from mcover.discrete.bayes import algorithmic_threshold, information_threshold, state_evolution
+from mcover.annealing.bayes import algorithmic_threshold, information_threshold, state_evolution
 from mcover.errors import McoverError
 
 

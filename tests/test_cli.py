@@ -9,8 +9,8 @@ import pytest
 import mcover
 from interrupting import interruptible
 from mcover import GaussianRing
+from mcover.annealing import AnnealResult
 from mcover.cli import main
-from mcover.discrete import AnnealResult
 
 PNG = b"\x89PNG"
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcover
-from mcover import models
-from mcover.committee import FAST, SLOW, CommitteeMachine, Sharpening, collapse, machine_of
-from mcover.committee.machine import unit_rows
-from mcover.committee.schedules import LIMIT, sharpening
-from mcover.committee.surrogate import slope, soft_sign, surrogate, surrogates
 from mcover.errors import McoverError
+from mcover.lab import models
+from mcover.lab.committee import FAST, SLOW, CommitteeMachine, Sharpening, collapse, machine_of
+from mcover.lab.committee.machine import unit_rows
+from mcover.lab.committee.schedules import LIMIT, sharpening
+from mcover.lab.committee.surrogate import slope, soft_sign, surrogate, surrogates
 from reference_committee import votes
 
 SHARP = SLOW.at(20_000)

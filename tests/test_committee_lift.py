@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import mcover
-from mcover.committee import SLOW, CommitteeMachine, kernels, machine_of
-from mcover.committee.fused import FusedGradient
-from mcover.committee.machine import unit_rows
 from mcover.errors import McoverError
-from mcover.training.committee_objective import CommitteeObjective
+from mcover.lab.committee import SLOW, CommitteeMachine, kernels, machine_of
+from mcover.lab.committee.fused import FusedGradient
+from mcover.lab.committee.machine import unit_rows
+from mcover.lab.training.committee_objective import CommitteeObjective
 from reference_committee import routed_loss
 
 INPUTS, HIDDEN, COVERS = 4, 3, 3

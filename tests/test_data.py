@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from mcover.data import Dataset, files, holdout, load, read_idx, subset
-from mcover.data.classes import binarize
-from mcover.data.idx import parse_idx
 from mcover.errors import McoverError
+from mcover.lab.data import Dataset, files, holdout, load, read_idx, subset
+from mcover.lab.data.classes import binarize
+from mcover.lab.data.idx import parse_idx
 
 CODES = {"u1": 8, "i1": 9, ">i2": 11, ">i4": 12, ">f4": 13, ">f8": 14}
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from mcover import data
-from mcover.committee import CommitteeMachine, machine_of
 from mcover.errors import McoverError
+from mcover.lab import data
+from mcover.lab.committee import CommitteeMachine, machine_of
+from mcover.lab.training import trial
+from mcover.lab.training.experiment import COMMITTEE_TRAINING, Experiment, committee
+from mcover.lab.training.settings import METHODS, Training
+from mcover.lab.training.trial import images_of, model_of, run_trial
 from mcover.topology import GaussianRing, Identity, Uniform
-from mcover.training import trial
-from mcover.training.experiment import COMMITTEE_TRAINING, Experiment, committee
-from mcover.training.settings import METHODS, Training
-from mcover.training.trial import images_of, model_of, run_trial
 
 ON_COVERS = ("mcover", "rsgd", "elastic")
 SHORT = replace(COMMITTEE_TRAINING, epochs=100, batch=20, evaluate_every=20)
@@ -149,7 +149,7 @@ def test_an_interrupted_trial_is_no_outcome(monkeypatch):
     def stop(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mcover.training.loop._Loop.step", stop)
+    monkeypatch.setattr("mcover.lab.training.loop._Loop.step", stop)
     with pytest.raises(KeyboardInterrupt):
         run_trial(digits("sgd"), 0)
 

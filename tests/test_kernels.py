@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import reference_annealer as reference
-from mcover.discrete import kernels, states, xoshiro
+from mcover.annealing import kernels, states, xoshiro
 from mcover.errors import McoverError
 
 RULES = ("glauber", "metropolis")

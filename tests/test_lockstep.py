@@ -885,8 +885,8 @@ def test_targets_that_are_no_batches_are_not_repeated_for_streams():
 
 @pytest.mark.parametrize("method", ["swa", "ema"])
 def test_averages_of_covers_with_batch_norm_are_trained_by_name(method):
-    from mcover import data
-    from mcover.training import Training, fit
+    from mcover.lab import data
+    from mcover.lab.training import Training, fit
 
     digits = data.subset(data.load("digits"), 100, seed=0)
     with torch.random.fork_rng():

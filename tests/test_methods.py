@@ -10,13 +10,13 @@ from torch import nn
 from torch.nn import functional
 
 import mcover
-from mcover import data
-from mcover.committee import CommitteeMachine
 from mcover.errors import McoverError
-from mcover.models import Mlp
-from mcover.training.batches import Batches
-from mcover.training.loop import fit
-from mcover.training.settings import METHODS, Training
+from mcover.lab import data
+from mcover.lab.committee import CommitteeMachine
+from mcover.lab.models import Mlp
+from mcover.lab.training.batches import Batches
+from mcover.lab.training.loop import fit
+from mcover.lab.training.settings import METHODS, Training
 
 TINY = Mlp((64, 12, 10))
 ON_COVERS = ("mcover", "rsgd", "elastic")
@@ -143,8 +143,8 @@ def test_an_interrupt_does_not_leave_sam_uphill(digits, monkeypatch):
             raise KeyboardInterrupt
         return original(self, images, labels, each)
 
-    original = mcover.training.objectives.Objective.gradient
-    monkeypatch.setattr(mcover.training.objectives.Objective, "gradient", interrupted)
+    original = mcover.lab.training.objectives.Objective.gradient
+    monkeypatch.setattr(mcover.lab.training.objectives.Objective, "gradient", interrupted)
     fit(model, digits, Training(epochs=2, method="sam", rho=1.0))
     assert torch.equal(weights(model), start)
 
@@ -213,7 +213,7 @@ def numbered(count):
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("each", [None, 3])
 def test_a_pass_has_every_image_once_for_every_cover(each, whole, monkeypatch):
-    monkeypatch.setattr("mcover.training.batches._WHOLE_BYTES", 1 << 25 if whole else 0)
+    monkeypatch.setattr("mcover.lab.training.batches._WHOLE_BYTES", 1 << 25 if whole else 0)
     batches = Batches(*numbered(10), 4, np.random.SeedSequence(1), each)
     seen = []
     for _ in range(2):
@@ -304,7 +304,7 @@ def test_averages_of_a_committee_are_as_sharp_as_the_machine(method, pair):
     model = CommitteeMachine(64, 5, seed=0)
     seen = []
     settings = Training(20, 50, 1.0, 0.0, method=method, stop_loss=0.0)
-    loop = mcover.training.loop._Loop(model, pair, settings, 0, None)
+    loop = mcover.lab.training.loop._Loop(model, pair, settings, 0, None)
     judge = loop.objective.judge
 
     def judged(source, *given):

@@ -4,27 +4,27 @@ import numpy as np
 import pytest
 
 from mcover import McoverError, anneal, lift, teacher_student
-from mcover.data import load, subset
-from mcover.discrete import LinearSchedule
-from mcover.figures.studies import COLUMN, study_figure
-from mcover.figures.style import save
-from mcover.models import small_mlp
-from mcover.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
-from mcover.studies.cells import canonical
-from mcover.studies.kinds import KINDS, find_kind
-from mcover.studies.plan import by_key
-from mcover.studies.published import TABLE_1
-from mcover.studies.study import SCALES
-from mcover.studies.tables import (
+from mcover.annealing import LinearSchedule
+from mcover.lab.data import load, subset
+from mcover.lab.figures.studies import COLUMN, study_figure
+from mcover.lab.figures.style import save
+from mcover.lab.models import small_mlp
+from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
+from mcover.lab.studies.cells import canonical
+from mcover.lab.studies.kinds import KINDS, find_kind
+from mcover.lab.studies.plan import by_key
+from mcover.lab.studies.published import TABLE_1
+from mcover.lab.studies.study import SCALES
+from mcover.lab.studies.tables import (
     candidate_table,
     cell_tables,
     contrast_table,
     markdown,
     tables,
 )
+from mcover.lab.training.loop import fit
+from mcover.lab.training.settings import Training
 from mcover.topology import GaussianRing
-from mcover.training.loop import fit
-from mcover.training.settings import Training
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -8,7 +8,7 @@ import pytest
 
 from interrupting import interruptible
 from mcover.cli import main
-from mcover.studies.store import Store
+from mcover.lab.studies.store import Store
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,9 @@ import pytest
 
 import probe_kind
 from mcover import McoverError
-from mcover.studies import Inline, Plan, Store, run
-from mcover.studies.exchange import read_csv, write_csv
-from mcover.studies.study import Choosing
+from mcover.lab.studies import Inline, Plan, Store, run
+from mcover.lab.studies.exchange import read_csv, write_csv
+from mcover.lab.studies.study import Choosing
 
 
 @pytest.fixture

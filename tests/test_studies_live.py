@@ -5,9 +5,9 @@ from rich.console import Console
 
 import probe_kind
 from mcover import progress
-from mcover.studies import Inline, Plan, Store, run
-from mcover.studies.live import Watch, watching
-from mcover.studies.study import Choosing
+from mcover.lab.studies import Inline, Plan, Store, run
+from mcover.lab.studies.live import Watch, watching
+from mcover.lab.studies.study import Choosing
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 
 import probe_kind
 from mcover.cli import main
-from mcover.studies import STUDIES, Inline, Plan, Store, find_study, run
-from mcover.studies.cells import Cell
-from mcover.studies.report import write_report
-from mcover.studies.report.axes import axis
-from mcover.studies.study import Choosing, Study
+from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run
+from mcover.lab.studies.cells import Cell
+from mcover.lab.studies.report import write_report
+from mcover.lab.studies.report.axes import axis
+from mcover.lab.studies.study import Choosing, Study
 
 VOID = {"meta", "link", "path", "br"}
 

@@ -10,11 +10,11 @@ import pytest
 import probe_kind
 from interrupting import interruptible
 from mcover import McoverError
-from mcover.studies import Inline, Plan, Processes, Store, run
-from mcover.studies.cells import Cell, Choice, Job
-from mcover.studies.plan import by_key
-from mcover.studies.runner import TrialError
-from mcover.studies.study import Choosing
+from mcover.lab.studies import Inline, Plan, Processes, Store, run
+from mcover.lab.studies.cells import Cell, Choice, Job
+from mcover.lab.studies.plan import by_key
+from mcover.lab.studies.runner import TrialError
+from mcover.lab.studies.study import Choosing
 
 TESTS = Path(__file__).parent
 

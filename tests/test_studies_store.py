@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from mcover import McoverError
-from mcover.studies.cells import Job, canonical, config_hash
-from mcover.studies.rows import make_row, origin
-from mcover.studies.store import Store
+from mcover.lab.studies.cells import Job, canonical, config_hash
+from mcover.lab.studies.rows import make_row, origin
+from mcover.lab.studies.store import Store
 
 
 def job(seed: int = 0, **settings: object) -> Job:
@@ -97,12 +97,12 @@ def test_claims_of_dead_processes_and_of_old_times_do_not_hold(tmp_path, monkeyp
         assert store.claim(job(0)) == "ours"
 
         with monkeypatch.context() as patch:
-            patch.setattr("mcover.studies.store.LEASE_SECONDS", -1.0)
+            patch.setattr("mcover.lab.studies.store.LEASE_SECONDS", -1.0)
             assert other.claim(job(1)) == "ours"
         assert store.claim(job(1)) == "ours"
 
         with monkeypatch.context() as patch:
-            patch.setattr("mcover.studies.store.LEASE_SECONDS", -1.0)
+            patch.setattr("mcover.lab.studies.store.LEASE_SECONDS", -1.0)
             assert other.claim(job(2)) == "ours"
         other.renew()
         assert store.claim(job(2)) == "taken"
@@ -184,7 +184,7 @@ def test_a_foreign_or_damaged_file_is_refused_and_left_as_it_was(make, tmp_path)
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("mcover.studies.store._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("mcover.lab.studies.store._BUSY_SECONDS", 0.05)
     with Store(tmp_path / "s.sqlite") as store:
         store.put([row(0)])
         other = sqlite3.connect(tmp_path / "s.sqlite", isolation_level=None)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import mcover.training
-from mcover import data, models
+import mcover.lab.training
 from mcover.cli import main
-from mcover.training.loop import errors
+from mcover.lab import data, models
+from mcover.lab.training.loop import errors
 
 TINY = "train --model small-mlp --images 200 --epochs 2 --batch 100"
 
@@ -130,7 +130,7 @@ def test_several_seeds_have_an_interval_and_a_network_each(tmp_path, capsys):
 
 
 def test_an_interrupt_still_shows_and_saves(tmp_path, capsys, monkeypatch):
-    step, calls = mcover.training.loop._Loop.step, []
+    step, calls = mcover.lab.training.loop._Loop.step, []
 
     def stop(self, *batch):
         calls.append(1)
@@ -138,7 +138,7 @@ def test_an_interrupt_still_shows_and_saves(tmp_path, capsys, monkeypatch):
             raise KeyboardInterrupt
         return step(self, *batch)
 
-    monkeypatch.setattr(mcover.training.loop._Loop, "step", stop)
+    monkeypatch.setattr(mcover.lab.training.loop._Loop, "step", stop)
     folder = train("--covers 1 --seeds 3", tmp_path)
     printed = capsys.readouterr().out
     assert "interrupted" in printed
@@ -175,7 +175,7 @@ def test_bad_input_ends_with_a_message(words, message, tmp_path, capsys):
 
 def test_a_line_says_how_far_it_is(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mcover.progress._PLAIN_SECONDS", -1.0)
-    monkeypatch.setattr("mcover.training.loop._SHOW_SECONDS", 0.0)
+    monkeypatch.setattr("mcover.lab.training.loop._SHOW_SECONDS", 0.0)
     train("--covers 3", tmp_path)
     shown = capsys.readouterr().err.splitlines()
     assert shown[0] == "  0%  compiling, or loading what was compiled before"

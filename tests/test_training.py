@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mcover import data, models
 from mcover.errors import McoverError
-from mcover.models import Conv, Mlp
-from mcover.training import loop
-from mcover.training.loop import fit
-from mcover.training.settings import Training
+from mcover.lab import data, models
+from mcover.lab.models import Conv, Mlp
+from mcover.lab.training import loop
+from mcover.lab.training.loop import fit
+from mcover.lab.training.settings import Training
 
 TINY = Mlp((64, 24, 10))
 WHOLE = 10_000  # a batch of all images: the order then plays no part

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mcover import GaussianRing, anneal, teacher_student
-from mcover.discrete.trials import join, run_trials, summarize
+from mcover.lab.trials import join, run_trials, summarize
 
 METHODS = {
     "vanilla": {"method": "vanilla", "num_sweeps": 40},

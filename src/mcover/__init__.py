@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcover import permutations as permutations
 from mcover import statistics as statistics
-from mcover.discrete import Committee, LinearSchedule, Perceptron, anneal, teacher_student
+from mcover.annealing import Committee, LinearSchedule, Perceptron, anneal, teacher_student
 from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph
 from mcover.topology import (

@@ -6,8 +6,8 @@ import shutil
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from mcover.studies import Inline, Plan, Store, find_study, run
-from mcover.studies.report import write_report
+from mcover.lab.studies import Inline, Plan, Store, find_study, run
+from mcover.lab.studies.report import write_report
 
 ARGUMENTS = [
     "--headless",

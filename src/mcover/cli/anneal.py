@@ -11,11 +11,11 @@ import tyro
 from rich.table import Table
 
 from mcover import statistics
-from mcover.discrete.annealer import anneal
-from mcover.discrete.problems import Committee, Problem, Ties, teacher_student
-from mcover.discrete.result import AnnealResult
-from mcover.discrete.schedules import BetaSchedule, GeometricSchedule, LinearSchedule, Schedule
-from mcover.discrete.settings import Energy, Method, Order, Rule
+from mcover.annealing.annealer import anneal
+from mcover.annealing.problems import Committee, Problem, Ties, teacher_student
+from mcover.annealing.result import AnnealResult
+from mcover.annealing.schedules import BetaSchedule, GeometricSchedule, LinearSchedule, Schedule
+from mcover.annealing.settings import Energy, Method, Order, Rule
 from mcover.errors import McoverError
 from mcover.progress import console
 from mcover.topology import GaussianRing
@@ -145,13 +145,13 @@ class Anneal:
         console.print(_summary(result, problem))
         saved = result.save(self.output.with_name(self.output.name + ".npz"))
 
-        from mcover.figures.annealing import annealing_figure
-        from mcover.figures.style import save
+        from mcover.lab.figures.annealing import annealing_figure
+        from mcover.lab.figures.style import save
 
         title = f"{problem}, {self.method}, {len(result.energy)} reads"
         picture = self.output.with_name(self.output.name + ".png")
         save(annealing_figure(result, title), picture)
-        console.print(f"picture: {picture}\nresult:  {saved} (mcover.discrete.AnnealResult.load)")
+        console.print(f"picture: {picture}\nresult:  {saved} (mcover.annealing.AnnealResult.load)")
 
     def _schedule(self) -> Schedule:
         if self.schedule == "geometric":

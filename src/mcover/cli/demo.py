@@ -12,11 +12,11 @@ from rich.table import Table
 
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
-from mcover.discrete.trials import Summary, Trial, join, run_trials, summarize
+from mcover.lab.training.experiment import Experiment
+from mcover.lab.training.settings import Training
+from mcover.lab.trials import Summary, Trial, join, run_trials, summarize
 from mcover.progress import console, live_line
 from mcover.topology import GaussianRing
-from mcover.training.experiment import Experiment
-from mcover.training.settings import Training
 
 METHODS: dict[str, dict[str, Any]] = {
     "vanilla": {"method": "vanilla"},
@@ -69,8 +69,8 @@ class Demo:
         console.print(summary_table([summarize(name, of) for name, of in rows.items()]))
         console.print(f"{time.perf_counter() - begin:.0f} s in all; intervals are 95 %")
 
-        from mcover.figures.annealing import comparison_figure
-        from mcover.figures.style import save
+        from mcover.lab.figures.annealing import comparison_figure
+        from mcover.lab.figures.style import save
 
         figure = comparison_figure(
             {name: join(of) for name, of in courses.items()},

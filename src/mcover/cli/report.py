@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcover.errors import McoverError
+from mcover.lab.studies.report import write_report
+from mcover.lab.studies.store import DEFAULT, Store
+from mcover.lab.studies.study import Scale
 from mcover.progress import console
-from mcover.studies.report import write_report
-from mcover.studies.store import DEFAULT, Store
-from mcover.studies.study import Scale
 
 
 @dataclass(frozen=True)

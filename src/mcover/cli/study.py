@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcover.errors import McoverError
-from mcover.progress import console, errors
-from mcover.studies import (
+from mcover.lab.studies import (
     STUDIES,
     Inline,
     Plan,
@@ -25,14 +24,15 @@ from mcover.studies import (
     run,
     summarize,
 )
-from mcover.studies.exchange import read_csv, write_csv
-from mcover.studies.live import watching
-from mcover.studies.plan import by_key
-from mcover.studies.rows import Row
-from mcover.studies.store import DEFAULT
-from mcover.studies.study import SCALES, Scale, Study
-from mcover.studies.tables import Table as Plain
-from mcover.studies.tables import markdown, outcome_table, tables
+from mcover.lab.studies.exchange import read_csv, write_csv
+from mcover.lab.studies.live import watching
+from mcover.lab.studies.plan import by_key
+from mcover.lab.studies.rows import Row
+from mcover.lab.studies.store import DEFAULT
+from mcover.lab.studies.study import SCALES, Scale, Study
+from mcover.lab.studies.tables import Table as Plain
+from mcover.lab.studies.tables import markdown, outcome_table, tables
+from mcover.progress import console, errors
 
 Name = Annotated[str, tyro.conf.Positional]
 
@@ -250,8 +250,8 @@ def _print(summary: Summary, asked: Sequence[Plain]) -> None:
 
 
 def _draw(summary: Summary, folder: Path) -> None:
-    from mcover.figures.studies import study_figure
-    from mcover.figures.style import save
+    from mcover.lab.figures.studies import study_figure
+    from mcover.lab.figures.style import save
 
     if all(point.value is None for point in summary.points):
         return

@@ -85,8 +85,8 @@ class ShowTopology:
         table.add_row("effective width", f"{facts.effective_width:.4f}", "covers that are read")
         console.print(table)
 
-        from mcover.figures.style import save
-        from mcover.figures.topology import topology_figure
+        from mcover.lab.figures.style import save
+        from mcover.lab.figures.topology import topology_figure
 
         path = save(topology_figure(topology, covers, self.seed), self.output)
         console.print(f"picture: {path}")

@@ -14,14 +14,14 @@ import numpy as np
 from mcover import __version__
 from mcover.cli.training_table import course, summary
 from mcover.errors import McoverError
+from mcover.lab.training.experiment import COMMITTEE_TRAINING, Experiment
+from mcover.lab.training.history import History, Status
+from mcover.lab.training.settings import Training
 from mcover.progress import Line, console, live_line
-from mcover.training.experiment import COMMITTEE_TRAINING, Experiment
-from mcover.training.history import History, Status
-from mcover.training.settings import Training
 
 if TYPE_CHECKING:
-    from mcover.data import Dataset
-    from mcover.models import Kind
+    from mcover.lab.data import Dataset
+    from mcover.lab.models import Kind
 
 COMMITTEE_IMAGES = 500  # the paper's number, or all where there are fewer
 
@@ -43,9 +43,9 @@ class Train:
         if self.seeds < 1:
             raise McoverError(f"seeds is {self.seeds}; write at least 1.")
         _require_torch()
-        from mcover.figures.style import save
-        from mcover.figures.training import training_figure
-        from mcover.training import trial
+        from mcover.lab.figures.style import save
+        from mcover.lab.figures.training import training_figure
+        from mcover.lab.training import trial
 
         whole = trial.dataset(self.experiment)
         experiment = _with_images(self.experiment, whole)
@@ -75,12 +75,12 @@ class Train:
         console.print(f"picture: {save(training_figure(histories, title), picture)}")
         for number, one in enumerate(histories):
             weights, _ = self._save(one, kind, experiment, number)
-            console.print(f"model: {weights} (mcover.models.load)", soft_wrap=True)
+            console.print(f"model: {weights} (mcover.lab.models.load)", soft_wrap=True)
 
     def _save(
         self, history: History, kind: Kind, experiment: Experiment, number: int
     ) -> tuple[Path, Path]:
-        from mcover import models
+        from mcover.lab import models
 
         ending = f"-{self.seed + number}" if self.seeds > 1 else ""
         return models.save(

@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from mcover import statistics
-from mcover.training.history import History
+from mcover.lab.training.history import History
 
 _ENDS = {
     "epochs": "",

@@ -1,0 +1,337 @@
+"""Annealing ±1 weights in M covers, bit-sliced: 512 patterns move in one register.
+
+A **context** c = (s, α) is the virtual network of destination s whose weight q is read from cover
+ρ[s,q,α]. Flipping w_q^(β) touches one context per destination, α = ρ⁻¹[s,q,β].
+
+**Counters.** A perceptron's margin on a gauged pattern is m = 2n - N, n the number of agreeing
+weights. We keep k = n - ⌊N/2⌋ - 1, so that m <= 0 exactly where k < 0, for N even and odd. A
+committee machine keeps one such counter per hidden unit and one more, of the same form with K for
+N, for the votes.
+
+**Energy changes.** Where the flip lowers the counter (bit d set) the energy rises by one unit in
+the patterns of a mask `down`; where it raises it (d clear) it falls by one in those of `up`:
+
+    ΔE = |d & down| - |~d & up| = |(d & down) | (~d & hold)| - |~d|,   hold = ~up
+
+so a context costs one bitwise select and one popcount per 512 patterns, and |~d| is common to all
+of them. By form of the energy, with L = N for a perceptron and K for a committee:
+
+    form    energy            unit    down                 up
+    ERRORS  [k < 0]           1       k = 0                k = -1
+    EVEN    linear, L even    2/√L    k < 0                k < -1
+    ODD     linear, L odd     1/√L    k <= 0, and k < 0    k < -1, and k < 0    (two pairs)
+
+In a committee a hidden unit's own pair is of form ERRORS, for there its vote changes, and is
+narrowed to the patterns where the votes' pairs say that the change matters.
+
+**Acceptance.** exp(ΔE/T) is the product of two small tables, over the high and the low bits of ΔE,
+and the coupling of the covers that of a third: a proposal computes no exponential.
+
+Chains are made in `mcover.annealing.states`.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from mcover.annealing.bits import (
+    ONES,
+    WORDS,
+    Words,
+    count,
+    load,
+    spread,
+    step_counter,
+    store,
+    total,
+)
+from mcover.annealing.xoshiro import next64, uniform
+from mcover.errors import McoverError
+
+ERRORS, EVEN, ODD = 0, 1, 2
+GLAUBER, METROPOLIS = 0, 1
+RANDOM, SEQUENTIAL = 0, 1
+MAX_GAMMA = 300.0  # beyond it exp(coupling) leaves the range of a double
+
+_LOW_BITS = 6  # ΔE is split into ΔE >> 6 and ΔE & 63 for the tables of exp
+_CERTAIN = 45.0  # exp(-45) < 2**-53: only the uniform number 0 tells it from 0
+
+Integers = NDArray[np.int64]
+
+
+class State(NamedTuple):
+    """One chain. `advance` changes its arrays in place; sites are numbered q = k*N + i.
+
+    Shape: W words of 64 patterns make a row, a multiple of 8, in W/8 blocks. The counters are flat:
+    planes (contexts, K, W/8, depth, 8), masks (contexts, K, pairs, W/8, 2, 8) with the pair
+    (down, hold) last, and the same without K for the votes, which a perceptron does not have.
+    """
+
+    weights: NDArray[np.int8]  # (M, K*N)
+    energy: Integers  # (1,), in units, summed over all contexts
+    columns: Words  # (N*W,), from pack_columns
+    ones: Integers  # (N,), bits set in each column
+    valid: Words  # (W,), the bits that are patterns
+    inverse: NDArray[np.uint8]  # (K*N*M*S,), α at [(q*M + β)*S + s]
+    planes: Words
+    masks: Words
+    vote_planes: Words
+    vote_masks: Words
+    patterns: int
+    hidden: int
+    inputs: int
+    destinations: int
+    form: int
+    pairs: int
+    depth: int
+    vote_depth: int
+    unit: float  # physical size of one unit of energy, the mean over destinations included
+
+
+# --- proposals ------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _matters(masks: Words, at: int, d: Any) -> Any:
+    """Counts of (d & down) | (~d & hold) for the pair at `at`."""
+    hold = load(masks, at + WORDS)
+    return count(hold ^ (d & (load(masks, at) ^ hold)))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _perceptron_change(state: State, index: int, column: int, flip: Any) -> Any:
+    """ΔE in units, plus |~d| for each pair and destination, of flipping the weight `index`."""
+    covers, destinations, masks = state.weights.shape[0], state.destinations, state.masks
+    blocks, first = state.valid.size // WORDS, index * state.destinations
+    stride = state.pairs * blocks * 2 * WORDS
+    sums = spread(np.uint64(0))
+    for pair in range(state.pairs):
+        j = 0
+        # Four blocks of d stay in registers for all destinations: most of a run passes here.
+        while j + 4 <= blocks:
+            at = (column * blocks + j) * WORDS
+            d0, d1 = load(state.columns, at) ^ flip, load(state.columns, at + WORDS) ^ flip
+            at += 2 * WORDS
+            d2, d3 = load(state.columns, at) ^ flip, load(state.columns, at + WORDS) ^ flip
+            offset = (pair * blocks + j) * 2 * WORDS
+            for s in range(destinations):
+                at = (s * covers + np.intp(state.inverse[first + s])) * stride + offset
+                sums = sums + _matters(masks, at, d0)
+                sums = sums + _matters(masks, at + 2 * WORDS, d1)
+                sums = sums + _matters(masks, at + 4 * WORDS, d2)
+                sums = sums + _matters(masks, at + 6 * WORDS, d3)
+            j += 4
+        while j < blocks:
+            d = load(state.columns, (column * blocks + j) * WORDS) ^ flip
+            offset = (pair * blocks + j) * 2 * WORDS
+            for s in range(destinations):
+                at = (s * covers + np.intp(state.inverse[first + s])) * stride + offset
+                sums = sums + _matters(masks, at, d)
+            j += 1
+    return total(sums)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _committee_change(state: State, index: int, unit: int, column: int, flip: Any) -> Any:
+    """The same for a committee: a vote must change, and the change of the vote must matter."""
+    covers, destinations, pairs = state.weights.shape[0], state.destinations, state.pairs
+    blocks, first = state.valid.size // WORDS, index * state.destinations
+    sums = spread(np.uint64(0))
+    for j in range(blocks):
+        d = load(state.columns, (column * blocks + j) * WORDS) ^ flip
+        for s in range(destinations):
+            c = s * covers + np.intp(state.inverse[first + s])
+            at = ((c * state.hidden + unit) * blocks + j) * 2 * WORDS
+            for pair in range(pairs):
+                vote = ((c * pairs + pair) * blocks + j) * 2 * WORDS
+                down = load(state.masks, at) & load(state.vote_masks, vote)
+                hold = load(state.masks, at + WORDS) | load(state.vote_masks, vote + WORDS)
+                sums = sums + count(hold ^ (d & (down ^ hold)))
+    return total(sums)
+
+
+# --- accepted flips -------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
+    """Step the counters of the touched contexts and renew their masks."""
+    covers, destinations, hidden = state.weights.shape[0], state.destinations, state.hidden
+    blocks, depth, ones = state.valid.size // WORDS, state.depth, spread(ONES)
+    for s in range(destinations):
+        c = s * covers + np.intp(state.inverse[index * destinations + s])
+        row = c * hidden + unit
+        for j in range(blocks):
+            d = load(state.columns, (column * blocks + j) * WORDS) ^ flip
+            at = (row * blocks + j) * depth * WORDS
+            negative, zero, minus = step_counter(state.planes, at, depth, ones, d)
+            if hidden == 1:
+                renew(state, state.masks, row, j, state.form, negative, zero, minus)
+            else:
+                # A vote was lost where d met k = 0, won where ~d met k = -1: the old masks tell.
+                at = (row * blocks + j) * 2 * WORDS
+                won = load(state.masks, at + WORDS) ^ ones
+                moved = won ^ (d & (load(state.masks, at) ^ won))
+                renew(state, state.masks, row, j, ERRORS, negative, zero, minus)
+                recount(state, c, j, moved, d)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def recount(state: State, c: int, j: int, moved: Any, d: Any) -> None:
+    """Step the vote counter of block j of a committee's context in the patterns of `moved`."""
+    at = (c * (state.valid.size // WORDS) + j) * state.vote_depth * WORDS
+    negative, zero, minus = step_counter(state.vote_planes, at, state.vote_depth, moved, d)
+    renew(state, state.vote_masks, c, j, state.form, negative, zero, minus)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def renew(
+    state: State, masks: Words, row: int, j: int, form: int, negative: Any, zero: Any, minus: Any
+) -> None:
+    """Write block j of a row's (down, hold) pairs; k is < 0, = 0, = -1 in the given lanes."""
+    blocks, valid, ones = state.valid.size // WORDS, load(state.valid, j * WORDS), spread(ONES)
+    pairs = 2 if form == ODD else 1
+    at = (row * pairs * blocks + j) * 2 * WORDS
+    negative = negative & valid
+    if form == ERRORS:
+        store(masks, at, zero & valid)
+        store(masks, at + WORDS, (minus & valid) ^ ones)
+        return
+    store(masks, at, negative if form == EVEN else negative | (zero & valid))
+    store(masks, at + WORDS, (negative & (minus ^ ones)) ^ ones)
+    if form == ODD:
+        at += blocks * 2 * WORDS
+        store(masks, at, negative)
+        store(masks, at + WORDS, negative ^ ones)
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _fill_tables(
+    high: Any, low: Any, coupling: Any, scale: float, gamma: float, covers: int, most: int
+) -> Any:
+    """Tables of exp for one temperature; returns the largest |ΔE| that they cover.
+
+    exp(scale*ΔE) = high[(ΔE + reach) >> 6] * low[(ΔE + reach) & 63], and coupling[h + M - 1] is
+    exp(2γh/M) for h = w_β Σ_{a≠β} w_a. Past reach the acceptance is 0 or 1 to the last bit.
+    """
+    bound = (_CERTAIN + 2.0 * abs(gamma)) / scale if scale > 0.0 else np.inf
+    reach = np.int64(min(np.ceil(bound), np.float64(most)))
+    for i in range(1 << _LOW_BITS):
+        low[i] = math.exp(scale * i)
+    for i in range((2 * reach >> _LOW_BITS) + 1):
+        high[i] = math.exp(scale * ((i << _LOW_BITS) - reach))
+    for h in range(1 - covers, covers):
+        coupling[h + covers - 1] = math.exp(2.0 * gamma * h / covers)
+    return reach
+
+
+@njit(cache=True, nogil=True)
+def _advance(
+    state: State,
+    scales: NDArray[np.float64],
+    gammas: NDArray[np.float64],
+    rule: int,
+    order: int,
+    rng: Words,
+    stop_at_zero: bool,
+    accepted: Integers,
+    energies: Integers,
+) -> int:
+    """The sweeps of `advance`, scales being unit/T; returns how many were done."""
+    weights, (covers, sites) = state.weights, state.weights.shape
+    common = state.pairs * state.destinations
+    most = 2 * state.destinations * state.patterns
+    low, high = np.empty(1 << _LOW_BITS), np.empty((2 * most >> _LOW_BITS) + 1)
+    coupling = np.empty(2 * covers - 1)
+    magnet = np.zeros(sites, dtype=np.int16)  # Σ_β w_q^(β)
+    for beta in range(covers):
+        for site in range(sites):
+            magnet[site] += weights[beta, site]
+    one = 1.0 if rule == GLAUBER else 0.0
+    moves, mask, reach = np.uint64(sites * covers), (1 << _LOW_BITS) - 1, np.int64(0)
+    for t in range(scales.size):
+        if t == 0 or scales[t] != scales[t - 1] or gammas[t] != gammas[t - 1]:
+            reach = _fill_tables(high, low, coupling, scales[t], gammas[t], covers, most)
+        taken = 0
+        for i in range(sites * covers):
+            # Unsigned, because the signed division that follows would cost more.
+            drawn = np.uint64(i)
+            if order == RANDOM:
+                drawn = ((next64(rng) >> np.uint64(32)) * moves) >> np.uint64(32)
+            u = uniform(rng)
+            index: Any = np.intp(drawn)
+            q: Any = np.intp(drawn // np.uint64(covers))
+            beta = index - q * covers
+            w = np.int64(weights[beta, q])
+            flip = spread(ONES if w < 0 else np.uint64(0))
+            unit: Any = 0
+            column: Any = q
+            if state.hidden == 1:
+                change = _perceptron_change(state, index, column, flip)
+            else:
+                unit = q // state.inputs
+                column = q - unit * state.inputs
+                change = _committee_change(state, index, unit, column, flip)
+            ones = state.ones[column]
+            change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
+            x = min(max(change, -reach), reach) + reach
+            boltzmann = high[x >> _LOW_BITS] * low[x & mask]
+            boltzmann *= coupling[w * (np.int64(magnet[q]) - w) + covers - 1]
+            # Glauber: u < 1 / (1 + exp(x)). Metropolis: u < exp(-x), true for all x <= 0.
+            if u * (one + boltzmann) < 1.0:
+                _flip(state, index, unit, column, flip)
+                weights[beta, q] = -w
+                magnet[q] -= 2 * w
+                state.energy[0] += change
+                taken += 1
+        accepted[t] = taken
+        energies[t] = state.energy[0]
+        if stop_at_zero and energies[t] == 0:
+            return t + 1
+    return scales.size
+
+
+def advance(
+    state: State,
+    temperatures: ArrayLike,
+    gammas: ArrayLike,
+    rule: int,
+    order: int,
+    rng: Words,
+    stop_at_zero: bool = False,
+) -> tuple[Integers, Integers]:
+    """Run one sweep of K*N*M proposals at each temperature; changes `state` and `rng` in place.
+
+    The joint weight is exp(-E/T + (γ/M) Σ_{a<b} w_a·w_b), E the lifted energy. In random order a
+    proposal first takes its index (r * K*N*M) >> 32 from the high 32 bits r of one draw; then, in
+    either order, comes one `uniform`. Site = index // M, cover = index % M.
+
+    Args:
+        state: from `make_state`.
+        temperatures: (t,), >= 0; at 0 no proposal that raises the energy is accepted.
+        gammas: (t,) or one number, the coupling of the covers, at most MAX_GAMMA in size.
+        rule: GLAUBER or METROPOLIS.
+        order: RANDOM or SEQUENTIAL.
+        rng: uint64 (4,), not all zero.
+        stop_at_zero: stop after the first sweep that ends at lifted energy 0.
+
+    Returns:
+        accepted, energies: int64 (done,), the accepted proposals of each sweep and the energy after
+        it, in units of ``state.unit``; `done` is t unless stopped early.
+    """
+    temperatures = np.array(temperatures, dtype=np.float64)
+    gammas = np.array(np.broadcast_to(gammas, temperatures.shape), dtype=np.float64)
+    if not (np.abs(gammas) <= MAX_GAMMA).all():
+        raise McoverError(f"gammas go to {np.abs(gammas).max()}; keep them within ±{MAX_GAMMA}.")
+    # At exp(100) a step is as good as forbidden, which makes T = 0 an ordinary temperature.
+    with np.errstate(divide="ignore"):
+        scales = np.minimum(state.unit / temperatures, 100.0)
+    accepted, energies = np.zeros((2, temperatures.size), dtype=np.int64)
+    done = _advance(state, scales, gammas, rule, order, rng, stop_at_zero, accepted, energies)
+    return accepted[:done], energies[:done]

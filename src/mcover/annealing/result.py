@@ -1,0 +1,151 @@
+"""What annealing found: weights, their collapse, energies and trajectories, reads first."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcover.annealing.problems import Signs
+from mcover.errors import McoverError
+
+_FORMAT = "mcover.AnnealResult/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """The course of each read, at recorded sweeps.
+
+    Attributes:
+        sweep: which sweeps, shape (points,).
+        temperature: their temperatures, shape (points,).
+        energy: lifted energy per cover and pattern, shape (reads, points).
+        acceptance: accepted share of the proposals since the point before, (reads, points).
+        overlap: teacher overlap R of the mean of the covers, (reads, points); NaN without teacher.
+        cover_overlap: mean overlap between pairs of covers, (reads, points); NaN for one cover.
+
+    What an interrupted or solved read did not reach is NaN.
+    """
+
+    sweep: NDArray[np.int64]
+    temperature: NDArray[np.float64]
+    energy: NDArray[np.float64]
+    acceptance: NDArray[np.float64]
+    overlap: NDArray[np.float64]
+    cover_overlap: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class AnnealResult:
+    """Everything a run of :func:`mcover.anneal` returns; arrays have reads first.
+
+    Attributes:
+        weights: final ±1 weights of all covers, shape (reads, M, sites).
+        energy: final lifted energy, summed over covers, (reads,).
+        collapsed_energy: energy of the student collapsed to ±1 weights, (reads,).
+        training_errors: patterns that it gets wrong, (reads,); more than its energy tells where N
+            is even, since margins of exactly zero cost no linear energy.
+        overlap: teacher overlap R of the mean of the covers, (reads,); NaN without teacher.
+        generalization_error: ε_g of the mean of the covers, as in the paper, (reads,); NaN
+            without teacher.
+        proposals: single-weight proposals made, (reads,).
+        seconds: processor time that the read's thread took, (reads,): what one core needs,
+            whatever else the machine does.
+        sweeps: sweeps made, (reads,); fewer than planned where a read was solved or interrupted.
+        trajectory: the course of each read.
+        settings: how it was annealed, as a plain dict.
+        interrupted: whether the run was cut short.
+    """
+
+    weights: Signs
+    energy: NDArray[np.float64]
+    collapsed_energy: NDArray[np.float64]
+    training_errors: NDArray[np.int64]
+    overlap: NDArray[np.float64]
+    generalization_error: NDArray[np.float64]
+    proposals: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    sweeps: NDArray[np.int64]
+    trajectory: Trajectory
+    settings: dict[str, Any]
+    interrupted: bool
+
+    @cached_property
+    def collapsed(self) -> NDArray[np.float64]:
+        """The mean of the covers, the paper's collapsed student, shape (reads, sites)."""
+        return collapse_mean(self.weights)
+
+    @cached_property
+    def collapsed_sign(self) -> Signs:
+        """The majority of the covers as ±1 weights, shape (reads, sites); ties go to cover 0."""
+        return collapse_sign(self.weights)
+
+    @property
+    def solved(self) -> NDArray[np.bool_]:
+        """Whether the collapsed ±1 student has zero energy, in the energy annealed, (reads,)."""
+        return self.collapsed_energy == 0
+
+    def save(self, path: str | Path) -> Path:
+        """Writes one .npz file, without pickle; a file that was there is replaced at the end."""
+        target = Path(path)
+        if target.suffix != ".npz":
+            raise McoverError(f"cannot save to {target}; end the name in .npz.")
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays |= {f"trajectory.{n}": getattr(self.trajectory, n) for n in _TRAJECTORY}
+        about = {"format": _FORMAT, "settings": self.settings, "interrupted": self.interrupted}
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            with beside.open("wb") as file:
+                np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> AnnealResult:
+        """Reads back what :meth:`save` wrote."""
+        try:
+            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                about = json.loads(str(file["about"]))
+                if about["format"] != _FORMAT:
+                    raise McoverError(f"{path} holds {about['format']}, not {_FORMAT}.")
+                trajectory = Trajectory(**{n: file[f"trajectory.{n}"] for n in _TRAJECTORY})
+                arrays = {name: file[name] for name in _ARRAYS}
+        except FileNotFoundError:
+            raise
+        except (OSError, KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+            raise McoverError(f"{path} is not a result that mcover saved: {error}") from error
+        return cls(
+            **arrays,
+            trajectory=trajectory,
+            settings=about["settings"],
+            interrupted=about["interrupted"],
+        )
+
+
+_TRAJECTORY = [field.name for field in fields(Trajectory)]
+_ARRAYS = [
+    field.name
+    for field in fields(AnnealResult)
+    if field.name not in ("trajectory", "settings", "interrupted")
+]
+
+
+def collapse_mean(weights: Signs) -> NDArray[np.float64]:
+    """Mean over covers, shape (..., M, sites) → (..., sites)."""
+    return np.asarray(weights.mean(axis=-2, dtype=np.float64))
+
+
+def collapse_sign(weights: Signs) -> Signs:
+    """Majority over covers, shape (..., M, sites) → (..., sites); ties go to cover 0."""
+    total = weights.sum(axis=-2, dtype=np.int64)
+    return np.where(total == 0, weights[..., 0, :], np.sign(total)).astype(np.int8)

@@ -1,0 +1,236 @@
+"""Making a chain for the compiled annealer from patterns, routes and weights, and checking it."""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from mcover.annealing.bits import (
+    ONES,
+    WORDS,
+    Words,
+    aligned,
+    clear_counter,
+    counter_depth,
+    load,
+    spread,
+    step_counter,
+)
+from mcover.annealing.kernels import (
+    ERRORS,
+    EVEN,
+    GLAUBER,
+    ODD,
+    RANDOM,
+    State,
+    advance,
+    recount,
+    renew,
+)
+from mcover.annealing.xoshiro import random_weights
+
+
+def energy_form(inputs: int, hidden: int, energy: str) -> int:
+    """ERRORS, EVEN or ODD for the energy "errors" or "linear"."""
+    terms = inputs if hidden == 1 else hidden
+    return ERRORS if energy == "errors" else EVEN if terms % 2 == 0 else ODD
+
+
+def energy_unit(inputs: int, hidden: int, destinations: int, form: int) -> float:
+    """The physical size of one integer unit of the lifted energy, the mean over S included."""
+    root = math.sqrt(inputs if hidden == 1 else hidden)
+    return (1.0, 2.0 / root, 1.0 / root)[form] / destinations
+
+
+def _words(patterns: int) -> int:
+    return -(-patterns // (64 * WORDS)) * WORDS
+
+
+def _pack(bits: NDArray[np.bool_]) -> Words:
+    packed = np.packbits(bits, axis=-1, bitorder="little").reshape(-1).view("<u8")
+    words = aligned(packed.size)
+    words[:] = packed
+    return words
+
+
+def pack_columns(gauged: NDArray[np.int8]) -> Words:
+    """Bits of the gauged patterns, column by column.
+
+    Args:
+        gauged: (P, N), ±1: patterns times labels.
+
+    Returns:
+        uint64 (N*W,): bit μ % 64 of word i*W + μ//64 is set where gauged[μ, i] = +1; W is P/64
+        rounded up to a multiple of 8.
+    """
+    patterns, inputs = gauged.shape
+    bits = np.zeros((inputs, _words(patterns) * 64), dtype=np.bool_)
+    bits[:, :patterns] = gauged.T > 0
+    return _pack(bits)
+
+
+def _sizes(
+    inputs: int, patterns: int, hidden: int, covers: int, destinations: int, form: int
+) -> tuple[int, int, int, int]:
+    """Words of planes, masks, vote planes and vote masks."""
+    rows = covers * destinations * _words(patterns)
+    pairs = 2 * (2 if form == ODD else 1)
+    planes = rows * hidden * counter_depth(inputs)
+    if hidden == 1:
+        return planes, rows * pairs, 0, 0
+    return planes, rows * hidden * 2, rows * counter_depth(hidden), rows * pairs
+
+
+def state_bytes(inputs: int, patterns: int, hidden: int, covers: int, destinations: int) -> int:
+    """Bytes that one chain takes, with columns, given routes and tables; an upper bound."""
+    sites = hidden * inputs
+    words = sum(_sizes(inputs, patterns, hidden, covers, destinations, ODD))
+    words += (inputs + 1) * _words(patterns) + 2 * inputs + destinations * patterns // 16 + 1024
+    return 8 * words + sites * (2 * covers * destinations + 2 * covers + 2)
+
+
+def make_state(
+    columns: Words,
+    patterns: int,
+    hidden: int,
+    inputs: int,
+    routes: NDArray[np.uint8],
+    weights: NDArray[np.int8],
+    energy: str = "linear",
+) -> State:
+    """A chain at the given weights, with all counters built from scratch.
+
+    With hidden = 1 the network is a perceptron, and "linear" the energy of its margins.
+
+    Args:
+        columns: from `pack_columns`; shared, never written.
+        patterns: P.
+        hidden: K.
+        inputs: N.
+        routes: (S, K*N, M), ρ[s,q,α]: the cover from which context (s, α) reads weight q; M <= 255.
+        weights: (M, K*N), ±1; copied.
+        energy: "linear" or "errors".
+    """
+    destinations, sites, covers = routes.shape
+    form, words = energy_form(inputs, hidden, energy), _words(patterns)
+    sizes = _sizes(inputs, patterns, hidden, covers, destinations, form)
+    inverse = np.empty((sites, covers, destinations), dtype=np.uint8)
+    _invert(np.array(routes, dtype=np.uint8, order="C"), inverse)
+    state = State(
+        weights=np.array(weights, dtype=np.int8, order="C"),
+        energy=np.zeros(1, dtype=np.int64),
+        columns=columns,
+        ones=np.bitwise_count(columns.reshape(inputs, words)).sum(axis=1, dtype=np.int64),
+        valid=_pack(np.arange(words * 64) < patterns),
+        inverse=inverse.reshape(-1),
+        planes=aligned(sizes[0]),
+        masks=aligned(sizes[1]),
+        vote_planes=aligned(sizes[2]),
+        vote_masks=aligned(sizes[3]),
+        patterns=patterns,
+        hidden=hidden,
+        inputs=inputs,
+        destinations=destinations,
+        form=form,
+        pairs=2 if form == ODD else 1,
+        depth=counter_depth(inputs),
+        vote_depth=counter_depth(hidden),
+        unit=energy_unit(inputs, hidden, destinations, form),
+    )
+    _build(state)
+    state.energy[0] = energy_from_scratch(state)
+    return state
+
+
+@njit(cache=True, nogil=True)
+def _invert(routes: NDArray[np.uint8], inverse: NDArray[np.uint8]) -> None:
+    destinations, sites, covers = routes.shape
+    for s in range(destinations):
+        for q in range(sites):
+            for alpha in range(covers):
+                inverse[q, routes[s, q, alpha], s] = alpha
+
+
+@njit(cache=True, nogil=True)
+def _build(state: State) -> None:
+    """Count the agreeing weights of every context, then its right votes, one at a time."""
+    covers, sites = state.weights.shape
+    hidden, inputs, destinations = state.hidden, state.inputs, state.destinations
+    blocks, depth, none = state.valid.size // WORDS, state.depth, spread(np.uint64(0))
+    for at in range(destinations * covers * hidden * blocks):
+        clear_counter(state.planes, at * depth * WORDS, depth, inputs)
+    for index in range(sites * covers):
+        q, beta = index // covers, index % covers
+        unit, column = q // inputs, q % inputs
+        flip = spread(ONES if state.weights[beta, q] < 0 else np.uint64(0))
+        for s in range(destinations):
+            c = s * covers + np.intp(state.inverse[index * destinations + s])
+            for j in range(blocks):
+                agree = load(state.columns, (column * blocks + j) * WORDS) ^ flip
+                at = ((c * hidden + unit) * blocks + j) * depth * WORDS
+                step_counter(state.planes, at, depth, agree, none)
+    for c in range(destinations * covers):
+        for j in range(blocks):
+            if hidden > 1:
+                at = (c * blocks + j) * state.vote_depth * WORDS
+                clear_counter(state.vote_planes, at, state.vote_depth, hidden)
+            for row in range(c * hidden, (c + 1) * hidden):
+                at = (row * blocks + j) * depth * WORDS
+                # An empty step: nothing moves, and the signs come back.
+                negative, zero, minus = step_counter(state.planes, at, depth, none, none)
+                if hidden == 1:
+                    renew(state, state.masks, row, j, state.form, negative, zero, minus)
+                else:
+                    renew(state, state.masks, row, j, ERRORS, negative, zero, minus)
+                    recount(state, c, j, negative ^ spread(ONES), none)
+
+
+@njit(cache=True, nogil=True)
+def energy_from_scratch(state: State) -> int:
+    """The lifted energy in units, from the weights alone: margins by their sums, no counters."""
+    covers, destinations = state.weights.shape[0], state.destinations
+    words, signs = state.valid.size, np.empty(state.patterns, dtype=np.int8)
+    energy: Any = 0
+    for s in range(destinations):
+        margins = np.zeros((covers, state.hidden, state.patterns), dtype=np.int32)
+        for i in range(state.inputs):
+            for mu in range(state.patterns):
+                word = state.columns[i * words + mu // 64]
+                signs[mu] = 1 if (word >> np.uint64(mu % 64)) & np.uint64(1) else -1
+            for unit in range(state.hidden):
+                q = unit * state.inputs + i
+                for beta in range(covers):
+                    alpha = state.inverse[(q * covers + beta) * destinations + s]
+                    row, w = margins[alpha, unit], state.weights[beta, q]
+                    for mu in range(state.patterns):
+                        row[mu] += w * signs[mu]
+        for alpha in range(covers):
+            for mu in range(state.patterns):
+                v: Any = np.int64(margins[alpha, 0, mu])
+                if state.hidden > 1:
+                    v = -state.hidden
+                    for unit in range(state.hidden):
+                        v += 2 if margins[alpha, unit, mu] > 0 else 0
+                if state.form == ERRORS:
+                    energy += 1 if v <= 0 else 0
+                elif v < 0:
+                    energy += -v // 2 if state.form == EVEN else -v
+    return energy
+
+
+def compile_kernels() -> float:
+    """Compiles what a chain needs, or loads it from the cache on disk; returns the seconds taken.
+
+    Without this the first chain would do it, and its time would count.
+    """
+    begin = time.perf_counter()
+    for hidden in (1, 2):
+        rng = np.array([1, 2, 3, 4], dtype=np.uint64)
+        routes = np.zeros((1, hidden, 1), dtype=np.uint8)
+        columns = pack_columns(np.ones((1, 1), dtype=np.int8))
+        state = make_state(columns, 1, hidden, 1, routes, random_weights(rng, 1, hidden))
+        advance(state, [1.0], 0.0, GLAUBER, RANDOM, rng)
+    return time.perf_counter() - begin

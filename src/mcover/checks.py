@@ -1,0 +1,165 @@
+"""Checks of arguments at the boundary: one wording and one meaning for the whole package.
+
+Each check returns the value in its plain Python type, so that narrow NumPy integers, 0-d arrays and
+the like never reach the code behind it.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mcover.errors import McoverError, TooLargeError
+
+MEMORY_VARIABLE = "MCOVER_MEMORY_LIMIT"
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+T = TypeVar("T")
+
+
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """A whole number in [least, most].
+
+    >>> whole("bank", np.uint8(10), 1)
+    10
+    >>> whole("bank", 2.5, 1)
+    Traceback (most recent call last):
+    mcover.errors.McoverError: bank is 2.5; write a whole number of at least 1.
+    """
+    fits = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not fits or (least is not None and value < least) or (most is not None and value > most):
+        raise McoverError(f"{name} is {_shown(value)}; write a whole number{_range(least, most)}.")
+    return int(value)
+
+
+def real(
+    name: str,
+    value: Any,
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
+    infinite: bool = False,
+) -> float:
+    """A real number in [least, most] and in (above, below); finite unless said otherwise.
+
+    >>> real("share", 0.5, 0, below=1)
+    0.5
+    >>> real("lr", float("nan"), above=0)
+    Traceback (most recent call last):
+    mcover.errors.McoverError: lr is nan; write a finite number above 0.
+    """
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+    number = float(value) if is_number else math.nan
+    fits = least <= number <= most and (above == -math.inf or number > above)
+    fits = fits and (below == math.inf or number < below)
+    if not fits or (math.isinf(number) and not infinite):
+        limits = _range(None if least == -math.inf else least, None if most == math.inf else most)
+        limits += f" above {above:g}" if above > -math.inf else ""
+        limits += f"{' and' if limits else ''} below {below:g}" if below < math.inf else ""
+        kind = "number" if infinite else "finite number"
+        raise McoverError(f"{name} is {_shown(value)}; write a {kind}{limits}.")
+    return number
+
+
+def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
+    """One of some words.
+
+    >>> choice("rule", "glauber", ("glauber", "metropolis"))
+    'glauber'
+    """
+    if not isinstance(value, str) or value not in choices:
+        allowed = " or ".join([", ".join(map(repr, choices[:-1])), repr(choices[-1])][-2:])
+        raise McoverError(f"{name} is {_shown(value)}; write {allowed.removeprefix(' or ')}.")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise McoverError(f"{name} is {_shown(value)}; write True or False.")
+    return bool(value)
+
+
+def instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:
+    """A value of a type; ``example`` is what to write."""
+    if not isinstance(value, kinds):
+        raise McoverError(f"{name} is {_shown(value)}; write {example}.")
+    return value
+
+
+def memory_limit() -> int:
+    """Bytes one request may take: ``$MCOVER_MEMORY_LIMIT``, or half of what there is."""
+    text = os.environ.get(MEMORY_VARIABLE)
+    if text is not None:
+        if not text.isdecimal() or int(text) == 0:
+            raise McoverError(f"{MEMORY_VARIABLE} is {text!r}; write a positive number of bytes.")
+        return int(text)
+    import psutil
+
+    total: int = psutil.virtual_memory().total
+    for file in _CGROUP_LIMITS:  # containers: psutil sees the whole machine
+        try:
+            total = min(total, int(Path(file).read_text()))
+        except (OSError, ValueError):  # not here, or "max"
+            continue
+    return total // 2
+
+
+def memory(needed: int, what: str, remedy: str) -> None:
+    """Refuses a request of ``needed`` bytes that goes past :func:`memory_limit`.
+
+    >>> memory(1000, "a bank", "draw fewer destinations")
+    """
+    limit = memory_limit()
+    if needed > limit:
+        raise TooLargeError(
+            f"{what} would take {readable_bytes(needed)}, more than the limit of "
+            f"{readable_bytes(limit)}: {remedy}, or raise the limit with {MEMORY_VARIABLE} (bytes)."
+        )
+
+
+def cpus() -> int:
+    """CPUs that this process may use: affinity and cgroup quotas count."""
+    from loky import cpu_count
+
+    return int(cpu_count())
+
+
+def readable_bytes(count: float) -> str:
+    """A number of bytes as people write it.
+
+    >>> readable_bytes(3 * 2**20)
+    '3 MiB'
+    """
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if least is not None and most is not None:
+        return f" from {least:g} to {most:g}"
+    if least is not None:
+        return f" of at least {least:g}"
+    return "" if most is None else f" of at most {most:g}"
+
+
+def _shown(value: Any) -> str:
+    """A value in an error message: short, whatever its repr is."""
+    if isinstance(value, int) and abs(value) >= 10**20:
+        return "an integer of more than 20 digits"
+    try:
+        text = repr(value)
+    except Exception:  # a repr of the user's own may fail
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"

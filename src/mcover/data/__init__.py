@@ -1,7 +1,0 @@
-"""Images with labels: MNIST and Fashion-MNIST from their IDX files, digits from scikit-learn."""
-
-from mcover.data.dataset import Dataset, holdout, subset
-from mcover.data.idx import read_idx
-from mcover.data.sources import NAMES, load
-
-__all__ = ["NAMES", "Dataset", "holdout", "load", "read_idx", "subset"]

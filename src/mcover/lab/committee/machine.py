@@ -1,0 +1,135 @@
+"""The committee machine: K hidden signs, and the majority of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mcover.errors import McoverError
+from mcover.lab.committee.schedules import Sharpening, sharpening
+from mcover.lab.committee.surrogate import soft_sign, surrogate
+from mcover.seeds import Seed, seed_sequence
+
+
+class CommitteeMachine(nn.Module):
+    """Classifies by sign Σ_k sign F_k with fields F_k = J_k·x; learns through a smooth stand-in.
+
+    Calling it gives the soft output o = K^-½ Σ_k tanh(β F_k/√N); :meth:`classify` gives the hard
+    one, ±1, which does not depend on β nor on the norms of the rows.
+
+    A field of exactly zero counts as +1. With K odd the vote is never a tie; with K even it can
+    be, and a tie is +1 too, so an odd K is the fair choice.
+
+    β and γ are plain attributes: numbers that all covers of a lift share and a collapse keeps.
+    They are no part of ``state_dict``; the schedule sets them, see :meth:`sharpen`.
+
+    Args:
+        inputs: N.
+        hidden: K.
+        schedule: how β and γ grow, "slow", "fast" or a :class:`Sharpening`. The numbers of the two
+            names are from memory of the works that the paper cites, and unverified.
+        normalize: whether training keeps the rows at ‖J_k‖ = √N.
+        seed: draws the weights, Gaussian, then scaled to ‖J_k‖ = √N.
+
+    >>> machine = CommitteeMachine(4, hidden=3, seed=0)
+    >>> machine(torch.ones(2, 4)).shape, machine.classify(torch.ones(2, 4)).tolist()
+    (torch.Size([2]), [1.0, 1.0])
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int = 9,
+        *,
+        schedule: str | Sharpening = "slow",
+        normalize: bool = True,
+        seed: Seed = 0,
+    ) -> None:
+        super().__init__()
+        for name, count in (("inputs", inputs), ("hidden", hidden)):
+            if not isinstance(count, int | np.integer) or count < 1:
+                raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
+        self.schedule = sharpening(schedule)
+        self.normalize = normalize
+        self.beta, self.gamma = self.schedule.at(0)
+        rng = np.random.default_rng(seed_sequence(seed))
+        drawn = torch.from_numpy(rng.standard_normal((hidden, inputs)))
+        self.J = nn.Parameter(unit_rows(drawn).to(torch.get_default_dtype()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The soft output, shape (B, ...) with N numbers each to (B,)."""
+        return self.soft(self.fields(x))
+
+    def soft(self, fields: Tensor) -> Tensor:
+        """o = K^-½ Σ_k tanh(β F_k/√N), shape (..., K) to (...)."""
+        hidden, inputs = self.J.shape[-2:]
+        return soft_sign(fields * (self.beta / math.sqrt(inputs))).sum(-1) / math.sqrt(hidden)
+
+    def fields(self, x: Tensor) -> Tensor:
+        """F_k, shape (B, ...) to (B, K)."""
+        return x.flatten(1) @ self.J.mT
+
+    def classify(self, x: Tensor) -> Tensor:
+        """The hard output, ±1, shape (B, ...) to (B,)."""
+        return majority(self.fields(x))
+
+    def predict(self, x: Tensor) -> Tensor:
+        """The hard output as labels, 0 for −1 and 1 for +1."""
+        return (self.classify(x) > 0).long()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean f_γ of soft outputs against ±1 targets: the criterion of this machine.
+
+        For covers write ``mcover.cover_loss(machine_of(covered).loss, covered(x), y)``.
+        """
+        return surrogate(output, target, self.gamma)
+
+    def sharpen(self, epoch: float) -> None:
+        """Sets β and γ as the schedule has them in an epoch."""
+        self.beta, self.gamma = self.schedule.at(epoch)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Scales the rows, of every cover, back to ‖J_k‖ = √N, where ``normalize`` says so."""
+        if self.normalize:
+            self.J.copy_(unit_rows(self.J))
+
+    def extra_repr(self) -> str:
+        hidden, inputs = self.J.shape[-2:]
+        return f"inputs={inputs}, hidden={hidden}, schedule={self.schedule}"
+
+
+def majority(fields: Tensor) -> Tensor:
+    """sign Σ_k sign F_k, where zero counts as +1, shape (..., K) to (...)."""
+    return torch.where(2 * (fields >= 0).sum(-1) >= fields.shape[-1], 1.0, -1.0).to(fields.dtype)
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Rows scaled to norm √N, shape (..., N); a row of zeros stays one."""
+    norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return rows * (math.sqrt(rows.shape[-1]) / norm.clamp_min(torch.finfo(rows.dtype).tiny))
+
+
+def machine_of(model: nn.Module) -> CommitteeMachine:
+    """The machine itself, or the one that covers were made of: it holds the common β and γ."""
+    machine = getattr(model, "net", model)
+    if not isinstance(machine, CommitteeMachine):
+        raise McoverError(
+            f"a committee machine, or covers of one, was expected; got {type(machine).__name__}."
+        )
+    return machine
+
+
+def collapse(model: nn.Module) -> CommitteeMachine:
+    """The mean of the covers, its rows scaled to √N where the machine says so; a new machine."""
+    import copy
+
+    if model is machine_of(model):
+        one = copy.deepcopy(machine_of(model))
+    else:
+        one = machine_of(model.collapse())  # type: ignore[operator]
+    one.settle()
+    return one.eval()

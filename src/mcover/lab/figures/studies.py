@@ -1,0 +1,206 @@
+"""Studies as pictures in the form of the paper, made for one column or the width of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mcover.lab.figures.style import COLOURS
+from mcover.lab.studies.kinds import find_kind
+from mcover.lab.studies.report.axes import FAR
+from mcover.lab.studies.summary import Point, Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.container import ErrorbarContainer
+    from matplotlib.figure import Figure
+
+COLUMN = 3.4
+"""Width of a column of the paper, in inches."""
+_HEIGHT, _STRIP = 2.6, 0.27
+_PAGE = 7.0
+_MARKERS = "osD^vP"
+_LINES = ("-", "--", "-.", ":")
+_APART = 2.5
+"""Points between lines of a sweep, so that their intervals can be told apart."""
+_FONT: Any = {"font.size": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
+_FONT |= {"legend.fontsize": 7, "axes.titlesize": 8, "figure.titlesize": 8, "pdf.fonttype": 42}
+
+
+def study_figure(summary: Summary) -> Figure:
+    """The figure of a study, with n in its title and published values marked."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    panels = {
+        name: shown
+        for name, points in summary.panels.items()
+        if (shown := [point for point in points if point.value is not None])
+    }
+    columns = 1 if len(panels) == 1 else 2
+    lines = -(-len(panels) // columns)
+    height = _HEIGHT
+    if summary.study.picture == "outcomes":
+        height = 0.7 + _STRIP * max(map(len, panels.values()))
+    with rc_context(_FONT):
+        width = COLUMN if columns == 1 else _PAGE
+        figure = Figure(figsize=(width, height * lines + 0.45), layout="constrained")
+        figure.suptitle(f"{summary.study.title}\n{_trials(summary)}", wrap=True)
+        grid = figure.subplots(lines, columns, squeeze=False)
+        share = summary.study.picture == "lines"
+        for axes, (name, points) in zip(grid.ravel(), panels.items(), strict=False):
+            if summary.study.picture == "outcomes":
+                _draw_outcomes(axes, points)
+            else:
+                _draw_lines(axes, summary, points)
+            if name:
+                axes.set_title(name)
+        for axes in grid.ravel()[len(panels) :]:
+            axes.set_visible(False)
+        if share and len(panels) > 1:
+            top = max(axes.get_ylim()[1] for axes in grid.ravel()[: len(panels)])
+            for axes in grid.ravel()[: len(panels)]:
+                axes.set_ylim(top=top)
+    return figure
+
+
+def _trials(summary: Summary) -> str:
+    counts = [len(point.rows) for point in summary.points if point.value is not None]
+    n = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    scale = "" if summary.scale == "paper" else f", scale {summary.scale}"
+    return f"n = {n} trials a point{scale}; mean, 95 % interval"
+
+
+def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
+    """Means with intervals against what is swept; published values as hollow squares."""
+    growth = summary.study.picture == "growth"
+    # A line has the same colour in every panel, and stands a little beside the others.
+    names = list(
+        dict.fromkeys(point.cell.series for point in (points if growth else summary.points))
+    )
+    styles = dict(zip(names, zip(cycle(COLOURS), cycle(_MARKERS), cycle(_LINES)), strict=False))
+    by_series: dict[str, list[Point]] = {}
+    for point in points:
+        by_series.setdefault(point.cell.series, []).append(point)
+    middle_one = (len(by_series) - 1) / 2
+    for number, (series, of) in enumerate(by_series.items()):
+        colour, marker, line = styles[series]
+        beside = 0.0 if growth else _APART * (number - middle_one)
+        x, (middle, low, high) = _curve(of)
+        drawn = axes.errorbar(
+            x,
+            middle,
+            yerr=[middle - low, high - middle],
+            color=colour,
+            marker=marker,
+            linestyle=line,
+            markersize=3.5,
+            linewidth=1.1,
+            elinewidth=0.9,
+            capsize=1.5,
+            label=series,
+        )
+        _push(axes, drawn, beside)
+        for point in of:
+            if point.cell.published is not None and point.cell.x is not None:
+                known = point.cell.published
+                mark = _mark(axes, point.cell.x, known.value, colour, yerr=known.half_width)
+                _push(axes, mark, beside + _APART * len(by_series))
+    for where in {one.cell.published.where for one in points if one.cell.published is not None}:
+        _mark(axes, np.nan, np.nan, "0.3", label=f"paper, {where}", yerr=np.nan)
+    if growth:
+        axes.set_xscale("log")
+    else:
+        axes.set_xscale("log" if summary.study.x_log else "linear")
+        _mark_swept(axes, sorted({point.cell.x for point in points if point.cell.x is not None}))
+    axes.set_xlabel(summary.study.x_label)
+    axes.set_ylabel(_axis(points))
+    if growth:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** 0.45)  # room for the legend above the lines
+    elif axes.dataLim.y0 < FAR * axes.dataLim.y1:
+        axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
+
+
+def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> None:
+    """Moves what was drawn to the right, by points of print whatever the scale of the axis."""
+    from matplotlib.transforms import ScaledTranslation
+
+    shift = ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)
+    for artist in drawn.get_children():
+        artist.set_transform(axes.transData + shift)
+
+
+def _axis(points: Sequence[Point]) -> str:
+    return find_kind(points[0].cell.kind).axis.replace("ε_g", r"$\epsilon_g$")
+
+
+def _curve(points: Sequence[Point]) -> tuple[Any, Any]:
+    ordered = sorted(points, key=lambda point: point.cell.x or 0.0)
+    x = np.array([point.cell.x for point in ordered])
+    values = [point.value for point in ordered if point.value is not None]
+    return x, np.array([(one.value, one.low, one.high) for one in values]).T
+
+
+def _mark_swept(axes: Axes, ticks: list[float]) -> None:
+    """Marks the values that were swept, not round numbers or powers of ten."""
+    if len(ticks) <= 9:
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+
+
+def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
+    """A strip for each method: every trial a dot, the mean with its interval; the paper's below."""
+    for at, (colour, point) in enumerate(zip(cycle(COLOURS), points, strict=False)):
+        values = np.array(list(point.values.values()))
+        # Multiples of the golden ratio fill the strip evenly, without a random number.
+        spread = 0.55 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
+        axes.scatter(values, at + spread, s=5, color=colour, alpha=0.5, linewidth=0)
+        value = point.value
+        if value is None:
+            continue
+        axes.errorbar(
+            [value.value],
+            [at],
+            xerr=[[value.value - value.low], [value.high - value.value]],
+            color="0.1",
+            marker="|",
+            markersize=8,
+            capsize=2,
+            linewidth=1.1,
+        )
+        if point.cell.published is not None:
+            known = point.cell.published
+            label = f"paper, {known.where}"
+            first = label not in axes.get_legend_handles_labels()[1]
+            at_paper = (known.value, at + 0.38)
+            _mark(axes, *at_paper, "0.1", label=label if first else None, xerr=known.half_width)
+    axes.set_yticks(range(len(points)), [point.cell.line for point in points])
+    axes.set_ylim(len(points) - 0.4, -0.6)
+    axes.set_xlabel(_axis(points))
+    axes.grid(axis="x", alpha=0.25, linewidth=0.5)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
+
+
+def _mark(axes: Axes, x: float, y: float, colour: str, **more: Any) -> ErrorbarContainer:
+    """A published value with its half-width, along x or y."""
+    return axes.errorbar(
+        [x],
+        [y],
+        color=colour,
+        marker="s",
+        markersize=4,
+        markerfacecolor="none",
+        linestyle="none",
+        elinewidth=0.7,
+        capsize=2,
+        zorder=3,
+        **more,
+    )

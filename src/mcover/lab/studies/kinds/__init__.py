@@ -1,0 +1,91 @@
+"""What can be computed: kinds of trials, each a function of plain settings and a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Literal
+
+from mcover.errors import McoverError
+from mcover.lab.studies.cells import Plain
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure that the trials of a cell give together; never without its interval."""
+
+    outcome: str
+    label: str
+    how: Literal["mean", "fraction", "tts"] = "mean"
+    spec: str = ".4f"
+    scale: float = 1.0
+    """What the outcome is multiplied by before it is shown."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of trial; its module has ``run(settings, seed) -> dict[str, float]``.
+
+    It may have ``prepare(settings)``, which is called once before any trial starts and refuses what
+    no trial could do without (data that are not here, a package that is not installed).
+    """
+
+    module: str
+    metrics: tuple[Metric, ...]
+    """The first is what figures show and comparisons compare."""
+    axis: str
+    """What the first metric is, in words."""
+
+    def load(self) -> ModuleType:
+        return import_module(self.module)
+
+    def prepare(self, settings: Plain) -> None:
+        prepare = getattr(self.load(), "prepare", None)
+        if prepare is not None:
+            prepare(settings)
+
+
+_SOLVING = (
+    Metric("generalization_error", "ε_g of the mean"),
+    Metric("generalization_error_sign", "ε_g of the majority"),
+    Metric("solved", "solved", "fraction", ".3f"),
+)
+_TRAINING = (
+    Metric("error", "test error of the one model"),
+    Metric("cover_error", "mean error of covers"),
+    Metric("gradients", "gradients, 10³", spec=".1f", scale=1e-3),
+    Metric("core_seconds", "core seconds a run", spec=".1f"),
+)
+_EPSILON = "generalization error ε_g"
+
+KINDS: dict[str, Kind] = {
+    "perceptron": Kind(
+        "mcover.lab.studies.kinds.perceptron",
+        (
+            *_SOLVING,
+            Metric("proposals", "TTS99, 10⁶ proposals", "tts", ".1f", 1e-6),
+            Metric("core_seconds", "TTS99, core seconds", "tts", ".2f"),
+        ),
+        _EPSILON,
+    ),
+    "message-passing": Kind("mcover.lab.studies.kinds.message_passing", _SOLVING, _EPSILON),
+    "network": Kind("mcover.lab.studies.kinds.experiment", _TRAINING, "test error"),
+    "committee": Kind(
+        "mcover.lab.studies.kinds.experiment",
+        (*_TRAINING[:2], Metric("epochs", "epochs", spec=".0f"), *_TRAINING[2:]),
+        "test error",
+    ),
+    "cost": Kind(
+        "mcover.lab.studies.kinds.cost",
+        (Metric("microseconds", "µs an update", spec=".3g"),),
+        "microseconds an update",
+    ),
+}
+
+
+def find_kind(name: str) -> Kind:
+    """A kind by its name."""
+    if name not in KINDS:
+        raise McoverError(f"no kind of trial {name!r}; write one of {', '.join(KINDS)}.")
+    return KINDS[name]

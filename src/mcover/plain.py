@@ -1,0 +1,147 @@
+"""Frozen values as plain JSON and back: the one wire form of options, files and result tables.
+
+A value is written as its ``kind``, where its class has one, and the fields that differ from their
+defaults. So a new field with a default that changes nothing leaves every stored value as it is. A
+``kind`` also tells the members of a union, or the subclasses of a base class, apart.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from mcover.errors import McoverError
+
+T = TypeVar("T")
+
+
+def to_plain(value: Any) -> Any:
+    """Dicts, lists, text, numbers and None for a frozen value.
+
+    >>> from mcover import GaussianRing
+    >>> to_plain(GaussianRing(1.5, shift=2))
+    {'kind': 'ring', 'shift': 2}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = {"kind": value.kind} if hasattr(value, "kind") else {}
+        given = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
+        defaults = {one.name: _default(one) for one in fields(value)}
+        return kind | {n: to_plain(v) for n, v in given.items() if not _same(v, defaults[n])}
+    if isinstance(value, Mapping):
+        return {str(name): to_plain(of) for name, of in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(of) for of in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity
+    return value
+
+
+def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
+    """The value of a type that :func:`to_plain` wrote; anything else is refused by name.
+
+    >>> from mcover.topology import Topology
+    >>> from_plain(Topology, {"kind": "ring", "shift": 2})
+    GaussianRing(sigma=1.5, shift=2.0, skew=0.0)
+    """
+    if get_origin(annotation) is typing.Annotated:
+        return from_plain(get_args(annotation)[0], plain, name)
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        return _from_union(get_args(annotation), plain, name)
+    if get_origin(annotation) is Literal:
+        if plain not in get_args(annotation):
+            raise McoverError(f"{name} is {plain!r}; write one of {get_args(annotation)}.")
+        return plain
+    if get_origin(annotation) is tuple:
+        inner, *rest = get_args(annotation)
+        if not isinstance(plain, list | tuple):
+            raise McoverError(f"{name} is {plain!r}; write a list.")
+        of = [inner] * len(plain) if rest == [...] else [inner, *rest]
+        if len(of) != len(plain):
+            raise McoverError(f"{name} has {len(plain)} entries; write {len(of)}.")
+        pairs = zip(of, plain, strict=True)
+        return tuple(from_plain(a, p, f"{name}[{i}]") for i, (a, p) in enumerate(pairs))
+    if is_dataclass(annotation):
+        return _from_fields(annotation, plain, name)
+    return _from_scalar(annotation, plain, name)
+
+
+def _from_union(members: tuple[Any, ...], plain: Any, name: str) -> Any:
+    if plain is None and type(None) in members:
+        return None
+    if isinstance(plain, Mapping):
+        members = tuple(one for one in members if is_dataclass(one))
+        named = [one for one in members if plain.get("kind") in _kinds(one)]
+        members = tuple(named) or members
+    for member in members[:-1]:
+        try:
+            return from_plain(member, plain, name)
+        except McoverError:
+            continue
+    if not members:
+        raise McoverError(f"{name} is {plain!r}; it is none of what may stand here.")
+    return from_plain(members[-1], plain, name)
+
+
+def _from_fields(base: Any, plain: Any, name: str) -> Any:
+    if not isinstance(plain, Mapping):
+        raise McoverError(f"{name} is {plain!r}; write a table of the fields of {base.__name__}.")
+    kinds = _kinds(base)
+    if kinds and plain.get("kind") not in kinds:
+        raise McoverError(f"{name} is of kind {plain.get('kind')!r}; write one of {sorted(kinds)}.")
+    cls = kinds[plain["kind"]] if kinds else base
+    given = {field: of for field, of in plain.items() if field != "kind" or not kinds}
+    hints = _hints(cls)
+    allowed = {one.name for one in fields(cls) if one.init}
+    if foreign := sorted(set(given) - allowed):
+        raise McoverError(
+            f"{name} has no {', '.join(foreign)}; its fields are {', '.join(sorted(allowed))}."
+        )
+    required = {one.name for one in fields(cls) if one.init and _default(one) is MISSING}
+    if missing := sorted(required - set(given)):
+        raise McoverError(f"{name} needs {', '.join(missing)}.")
+    return cls(**{field: from_plain(hints[field], of, field) for field, of in given.items()})
+
+
+def _from_scalar(annotation: Any, plain: Any, name: str) -> Any:
+    if annotation is float and isinstance(plain, int | float | str):
+        if not isinstance(plain, bool) and (not isinstance(plain, str) or plain in _INFINITE):
+            return float(plain)
+    elif annotation is Any or (
+        isinstance(plain, annotation) and not _is_odd_bool(annotation, plain)
+    ):
+        return plain
+    raise McoverError(f"{name} is {plain!r}; write {getattr(annotation, '__name__', annotation)}.")
+
+
+_INFINITE = ("inf", "-inf")
+
+
+def _is_odd_bool(annotation: Any, plain: Any) -> bool:
+    return isinstance(plain, bool) and annotation is not bool
+
+
+def _default(field: Any) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _same(value: Any, default: Any) -> bool:
+    return isinstance(value, bool) == isinstance(default, bool) and bool(value == default)
+
+
+@cache
+def _kinds(base: Any) -> dict[str, Any]:
+    """Classes by kind: the class itself and all that derive from it."""
+    found = {base.kind: base} if isinstance(getattr(base, "kind", None), str) else {}
+    for child in base.__subclasses__():
+        found |= _kinds(child)
+    return found
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
