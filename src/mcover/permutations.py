@@ -24,10 +24,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from mcover.balance import balance, log_weights
 from mcover.errors import McoverError
 from mcover.limits import require_memory
 from mcover.seeds import Seed, streams
+from mcover.topology import balance, log_weights
 
 Method = Literal["auto", "exact", "chain", "assign"]
 Routes = NDArray[np.unsignedinteger]

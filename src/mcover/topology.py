@@ -15,11 +15,27 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcover.balance import balance, log_weights
-from mcover.errors import McoverError
-from mcover.facts import Facts, facts
+from mcover.errors import McoverError, UnreachableError
 
 Matrix = NDArray[np.float64]
+
+_TOLERANCE = 1e-13
+_ITERATIONS = 100_000
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Three numbers that say how a topology mixes.
+
+    Attributes:
+        spectral_gap: 1 − |λ₂|: how fast differences between covers fade under mixing; 0 never.
+        drift: circular mean of β − α, in covers: how far a message moves along the ring per read.
+        effective_width: exp of the mean row entropy: from how many covers a source is read.
+    """
+
+    spectral_gap: float
+    drift: float
+    effective_width: float
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,7 @@ class Topology:
 
     def facts(self, covers: int) -> Facts:
         """Spectral gap, drift and effective width at this number of covers."""
-        return facts(self.matrix(covers))
+        return _facts(self.matrix(covers))
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict for configs and result tables; :func:`from_dict` reads it back."""
@@ -328,3 +344,93 @@ def _check_gaussian(topology: Topology, sigma: float, skew: float, *shifts: floa
         raise McoverError(f"{topology!r}: skew must lie between -1 and 1, both excluded.")
     if not all(math.isfinite(shift) for shift in shifts):
         raise McoverError(f"{topology!r}: a shift must be a finite number of covers.")
+
+
+def log_weights(matrix: ArrayLike) -> Matrix:
+    """log of a kernel, refused unless it is square, finite, non-negative and not empty."""
+    try:
+        weights = np.asarray(matrix, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise McoverError(f"a kernel must be an array of numbers: {error}.") from error
+    if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
+        raise McoverError(f"a kernel must be square (covers, covers); got shape {weights.shape}.")
+    if not weights.size:
+        raise McoverError("a kernel needs at least one cover; got an empty matrix.")
+    if not np.all(np.isfinite(weights)):
+        raise McoverError("a kernel must be finite; replace its NaN or infinite entries.")
+    if np.any(weights < 0):
+        where = np.unravel_index(np.argmin(weights), weights.shape)
+        raise McoverError(
+            f"a kernel must not be negative; entry {tuple(map(int, where))} is {weights[where]:g}. "
+            "Write 0 for a read that must not happen."
+        )
+    with np.errstate(divide="ignore"):
+        result: Matrix = np.log(weights)
+    return result
+
+
+def balance(log_kernel: Matrix, name: str) -> Matrix:
+    """Sinkhorn: scales rows and columns of exp(log_kernel) until all of them sum to 1.
+
+    Done on logarithms, after entries on no permutation at all have been removed: on what is left
+    the iteration converges geometrically, and neither change touches the law of the routes.
+
+    Shape: (covers, covers) in and out. ``name`` is how an error calls the kernel.
+    """
+    log_q = np.where(_on_a_permutation(np.isfinite(log_kernel), name), log_kernel, -np.inf)
+    for _ in range(_ITERATIONS):
+        log_q -= _log_sum(log_q, axis=0)
+        rows = _log_sum(log_q, axis=1)
+        log_q -= rows
+        if np.max(np.abs(rows)) < _TOLERANCE:
+            # A read that is possible stays possible: it is never rounded down to an exact zero.
+            floor = np.where(np.isfinite(log_q), np.finfo(float).tiny, 0.0)
+            return np.maximum(np.exp(log_q), floor)
+    raise McoverError(
+        f"{name} could not be balanced in {_ITERATIONS} Sinkhorn steps (rows are off by "
+        f"{np.max(np.abs(rows)):.1e}); its entries differ too much in size: widen it, or set "
+        "the smallest entries to 0."
+    )
+
+
+def _log_sum(log_q: Matrix, axis: int) -> Matrix:
+    top = log_q.max(axis=axis, keepdims=True)
+    result: Matrix = top + np.log(np.exp(log_q - top).sum(axis=axis, keepdims=True))
+    return result
+
+
+def _on_a_permutation(support: NDArray[np.bool_], name: str) -> NDArray[np.bool_]:
+    """Which positive entries lie on at least one permutation of positive weight.
+
+    With one perfect matching in hand, an entry lies on some other one just when it closes an
+    alternating cycle, that is, when it joins two nodes of one strongly connected component.
+    """
+    if support.all():
+        return support
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
+
+    column_of = maximum_bipartite_matching(csr_array(support), perm_type="column")
+    if np.any(column_of < 0):
+        lost = int(np.flatnonzero(column_of < 0)[0])
+        raise UnreachableError(
+            f"under {name} no permutation of the {len(support)} covers is possible: the zeros of "
+            f"its kernel leave cover {lost} with nothing to read. Allow more reads, for example by "
+            "mixing in a little Uniform(): mix(topology, Uniform(), weights=[0.99, 0.01])."
+        )
+    row_of = np.argsort(column_of)
+    _, component = connected_components(csr_array(support[:, column_of]), connection="strong")
+    return support & (component[:, None] == component[row_of][None, :])
+
+
+def _facts(matrix: Matrix) -> Facts:
+    """Spectral gap, drift and effective width of a balanced matrix."""
+    covers = len(matrix)
+    moduli = np.sort(np.abs(np.linalg.eigvals(matrix)))
+    second = moduli[-2] if covers > 1 else 0.0
+    index = np.arange(covers)
+    displacement = index[None, :] - index[:, None]
+    turn = np.sum(matrix * np.exp(2j * np.pi * displacement / covers)) / covers
+    drift = np.angle(turn) * covers / (2 * np.pi) if abs(turn) > 1e-9 else 0.0
+    entropy = -np.sum(matrix * np.log(matrix, where=matrix > 0, out=np.zeros_like(matrix)))
+    return Facts(float(max(1 - second, 0.0)), float(drift), float(np.exp(entropy / covers)))
