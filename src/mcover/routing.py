@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,8 +22,8 @@ from numpy.typing import NDArray
 
 from mcover.errors import McoverError
 from mcover.limits import require_memory
-from mcover.permutations import Routes, Sampler, route_type
-from mcover.seeds import Seed, seed_sequence, streams
+from mcover.permutations import Routes, Sampler, fill, route_type
+from mcover.seeds import Seed, seed_sequence
 from mcover.topology import Topology, check_covers
 
 Float = TypeVar("Float", np.float32, np.float64)
@@ -232,16 +230,7 @@ def _draw_indices(
 
     keep, either = alias_table(law, dtype(0))
     out = np.empty(count, dtype=dtype)
-    parts = [out[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
-
-    def draw(rng: np.random.Generator, part: NDArray[np.unsignedinteger]) -> None:
-        draw_aliased(keep, either, rng, part)
-
-    rngs = streams(seed, len(parts))
-    draw(rngs[0], parts[0])  # here, so that the loop is compiled just once
-    if len(parts) > 1:
-        with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-            list(pool.map(draw, rngs[1:], parts[1:]))
+    fill(out, partial(draw_aliased, keep, either), _CHUNK, seed, threads)
     return out
 
 
