@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from mcover.errors import McoverError, McoverWarning
 from mcover.limits import require_memory
 from mcover.seeds import Seed, streams
-from mcover.topology import balance, log_weights
+from mcover.topology import balance, log_weights, whole
 
 Method = Literal["auto", "exact", "chain", "assign"]
 Routes = NDArray[np.unsignedinteger]
@@ -70,8 +70,7 @@ class Sampler:
 
         Shape: (size, M), ``out[n, α]`` the cover that α reads. Memory: size · M bytes (M ≤ 256).
         """
-        if not isinstance(size, int | np.integer) or size < 0:
-            raise McoverError(f"size is {size!r}; write a whole number of at least 0.")
+        size = whole(size, "size", least=0)
         dtype = route_type(self.covers)
         needed = size * self.covers * np.dtype(dtype).itemsize
         require_memory(needed, f"{size} routes of {self.covers} covers", "draw fewer at a time")

@@ -9,18 +9,22 @@ conditions the numbers, and matters where Q itself mixes messages.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover.errors import McoverError, UnreachableError
+from mcover.limits import require_memory
 
 Matrix = NDArray[np.float64]
 
-_TOLERANCE = 1e-13
-_ITERATIONS = 100_000
+_LARGEST_SHIFT = 2.0**32  # a double of this size still tells a millionth of a cover
+_SMALLEST_WIDTH = 1e-100  # the square of a displacement in such widths is still finite
+_TOLERANCE = 1e-13  # of the logarithms of row sums
+_SINKHORN, _NEWTON = 100_000, 10_000  # steps
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class Topology:
 
     kind: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, _parameter(self, field))
+
     def log_kernel(self, covers: int) -> Matrix:
         """Unbalanced log Q, shape (covers, covers); −inf where a read is impossible."""
         raise TypeError(f"{type(self).__name__} is not a topology: it has no kernel.")
@@ -62,7 +70,9 @@ class Topology:
         array([[0.5, 0.5],
                [0.5, 0.5]])
         """
-        check_covers(covers)
+        covers = check_covers(covers)
+        # Five matrices at a time: the logarithms, their balance and what is made on the way.
+        require_memory(40 * covers**2, f"a kernel of {covers} covers", "take fewer covers")
         return balance(self.log_kernel(covers), repr(self))
 
     def facts(self, covers: int) -> Facts:
@@ -94,6 +104,7 @@ class GaussianRing(Topology, kind="ring"):
     """Wider ahead (positive) or behind (negative); between -1 and 1."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_gaussian(self, self.sigma, self.skew, self.shift)
 
     def log_kernel(self, covers: int) -> Matrix:
@@ -126,7 +137,8 @@ class Band(Topology, kind="band"):
     """Reach ahead only."""
 
     def __post_init__(self) -> None:
-        if self.width < 0 or self.width != int(self.width):
+        super().__post_init__()
+        if self.width < 0:
             raise McoverError(f"Band width is {self.width}; write a whole number of at least 0.")
 
     def log_kernel(self, covers: int) -> Matrix:
@@ -152,6 +164,7 @@ class Chain(Topology, kind="chain"):
     """Wider ahead (positive) or behind (negative); between -1 and 1."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_gaussian(self, self.sigma, self.skew)
 
     def log_kernel(self, covers: int) -> Matrix:
@@ -170,7 +183,8 @@ class Blocks(Topology, kind="blocks"):
     """Where a block reads, in blocks ahead."""
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.count != int(self.count):
+        super().__post_init__()
+        if self.count < 1:
             raise McoverError(f"Blocks count is {self.count}; write a whole number of at least 1.")
         _check_gaussian(self, self.sigma, 0.0, self.shift)
 
@@ -201,6 +215,7 @@ class Torus(Topology, kind="torus"):
     """Where a cover reads along the second direction."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if min(self.rows, self.cols) < 1:
             raise McoverError(f"{self!r} has an empty side; write rows and cols of at least 1.")
         _check_gaussian(self, self.sigma, 0.0, self.row_shift, self.col_shift)
@@ -279,13 +294,16 @@ def mix(*topologies: Topology, weights: ArrayLike | None = None) -> Topology:
     """
     if not topologies or not all(isinstance(part, Topology) for part in topologies):
         raise McoverError("mix takes topologies; write e.g. mix(GaussianRing(1.0), Uniform()).")
-    share = np.ones(len(topologies)) if weights is None else np.asarray(weights, dtype=float)
-    if share.shape != (len(topologies),) or not np.all(np.isfinite(share)) or np.any(share <= 0):
+    given = np.ones(len(topologies)) if weights is None else np.asarray(weights)
+    share = given.astype(float) if given.dtype.kind in "iuf" else np.empty(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        share = share / share.sum() if np.all(share > 0) else share[:0]
+    if share.shape != (len(topologies),) or not np.all(share > 0):
         raise McoverError(
             f"mix got weights {weights!r} for {len(topologies)} topologies; "
-            "write one positive number for each."
+            "write one positive number for each, and a finite sum."
         )
-    return Mixture(tuple(topologies), tuple((share / share.sum()).tolist()))
+    return Mixture(tuple(topologies), tuple(share.tolist()))
 
 
 def from_dict(plain: dict[str, Any]) -> Topology:
@@ -309,15 +327,47 @@ def from_dict(plain: dict[str, Any]) -> Topology:
     return cls(**values)
 
 
-def check_covers(covers: int) -> None:
+def whole(value: Any, name: str, least: int = 1) -> int:
+    """``value`` as an int, refused unless it is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise McoverError(f"{name} is {value!r}; write a whole number of at least {least}.")
+    return int(value)
+
+
+def check_covers(covers: int) -> int:
     """Refuses a number of covers that is not a whole number of at least 1."""
-    if not isinstance(covers, int | np.integer) or covers < 1:
-        raise McoverError(f"covers is {covers!r}; write a whole number of at least 1.")
+    return whole(covers, "covers")
+
+
+def _parameter(topology: Topology, field: Field[Any]) -> Any:
+    """A field of a topology as a plain bool, int or float, refused if it is anything else."""
+    value = getattr(topology, field.name)
+    kind = getattr(field.type, "__name__", field.type)
+    wrong = f"{type(topology).__name__} {field.name} is {value!r}; write "
+    if kind == "bool":
+        if not isinstance(value, bool | np.bool_):
+            raise McoverError(f"{wrong}True or False.")
+        return bool(value)
+    if kind not in ("int", "float"):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise McoverError(f"{wrong}a number.")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise McoverError(f"{wrong}a number that a float can hold.") from None
+    if isinstance(value, Integral):
+        return int(value)
+    if kind == "float":
+        return number
+    if not number.is_integer():
+        raise McoverError(f"{wrong}a whole number.")
+    return int(number)
 
 
 def _offsets(covers: int) -> NDArray[np.int64]:
     """α − β, shape (covers, covers)."""
-    index = np.arange(covers)
+    index = np.arange(int(covers))
     return index[:, None] - index[None, :]
 
 
@@ -342,16 +392,26 @@ def _check_gaussian(topology: Topology, sigma: float, skew: float, *shifts: floa
         raise McoverError(f"{topology!r}: sigma must be positive; inf is the uniform limit.")
     if not -1 < skew < 1:
         raise McoverError(f"{topology!r}: skew must lie between -1 and 1, both excluded.")
+    if sigma * (1 - abs(skew)) < _SMALLEST_WIDTH:
+        raise McoverError(f"{topology!r}: a width below {_SMALLEST_WIDTH:g} is lost; widen sigma.")
     if not all(math.isfinite(shift) for shift in shifts):
         raise McoverError(f"{topology!r}: a shift must be a finite number of covers.")
+    if any(abs(shift) > _LARGEST_SHIFT for shift in shifts):
+        raise McoverError(
+            f"{topology!r}: a shift beyond {_LARGEST_SHIFT:.0f} covers loses its place on the ring "
+            "to rounding; write its remainder after whole turns."
+        )
 
 
 def log_weights(matrix: ArrayLike) -> Matrix:
     """log of a kernel, refused unless it is square, finite, non-negative and not empty."""
     try:
-        weights = np.asarray(matrix, dtype=float)
-    except (TypeError, ValueError) as error:
+        given = np.asarray(matrix)
+        weights = given.astype(float) if given.dtype.kind in "biufO" else None
+    except (TypeError, ValueError, OverflowError) as error:
         raise McoverError(f"a kernel must be an array of numbers: {error}.") from error
+    if weights is None:
+        raise McoverError(f"a kernel must be an array of numbers; got {given.dtype} entries.")
     if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
         raise McoverError(f"a kernel must be square (covers, covers); got shape {weights.shape}.")
     if not weights.size:
@@ -370,27 +430,45 @@ def log_weights(matrix: ArrayLike) -> Matrix:
 
 
 def balance(log_kernel: Matrix, name: str) -> Matrix:
-    """Sinkhorn: scales rows and columns of exp(log_kernel) until all of them sum to 1.
+    """Scales rows and columns of exp(log_kernel) until all of them sum to 1.
 
-    Done on logarithms, after entries on no permutation at all have been removed: on what is left
-    the iteration converges geometrically, and neither change touches the law of the routes.
+    Sinkhorn's iteration, on logarithms, after entries on no permutation at all have been removed:
+    on what is left it converges geometrically, and neither change touches the law of the routes.
+    Its rate is that at which the balanced kernel mixes; where that is slow, Newton's steps follow.
 
     Shape: (covers, covers) in and out. ``name`` is how an error calls the kernel.
     """
     log_q = np.where(_on_a_permutation(np.isfinite(log_kernel), name), log_kernel, -np.inf)
-    for _ in range(_ITERATIONS):
+    for step in range(_SINKHORN + _NEWTON):
         log_q -= _log_sum(log_q, axis=0)
         rows = _log_sum(log_q, axis=1)
-        log_q -= rows
-        if np.max(np.abs(rows)) < _TOLERANCE:
+        balanced = np.max(np.abs(rows)) < _TOLERANCE
+        log_q -= rows if balanced or step < _SINKHORN else _newton_step(log_q, rows)
+        if balanced:
             # A read that is possible stays possible: it is never rounded down to an exact zero.
             floor = np.where(np.isfinite(log_q), np.finfo(float).tiny, 0.0)
             return np.maximum(np.exp(log_q), floor)
     raise McoverError(
-        f"{name} could not be balanced in {_ITERATIONS} Sinkhorn steps (rows are off by "
-        f"{np.max(np.abs(rows)):.1e}); its entries differ too much in size: widen it, or set "
-        "the smallest entries to 0."
+        f"{name} could not be balanced in {_SINKHORN} Sinkhorn and {_NEWTON} Newton steps (rows "
+        f"are off by {np.max(np.abs(rows)):.1e}); its entries differ too much in size: widen it, "
+        "or set the smallest entries to 0."
     )
+
+
+def _newton_step(log_q: Matrix, rows: Matrix) -> Matrix:
+    """What to subtract from the logarithms of the rows, (M, 1), once columns sum to 1.
+
+    Minimises Σ_β log Σ_α exp(log q + x_α) − Σ_α x_α, which is convex; its gradient is the row sums
+    less 1. Its Hessian diag(q qᵀ 1) − q qᵀ is a Laplacian, made here without differences of
+    numbers that are nearly equal. The small multiple of the identity fixes what the columns undo;
+    where it is not small, rows exchange less weight than the tolerance.
+    """
+    q = np.exp(log_q)
+    exchange = q @ q.T
+    np.fill_diagonal(exchange, 0.0)
+    hessian = np.diag(exchange.sum(axis=1) + 0.1 * _TOLERANCE) - exchange
+    step: Matrix = np.linalg.solve(hessian, np.expm1(rows))
+    return step / max(1.0, np.abs(step).max())
 
 
 def _log_sum(log_q: Matrix, axis: int) -> Matrix:
