@@ -138,6 +138,28 @@ def test_chain_marginals_are_the_exact_ones_beyond_the_table(topology, covers):
     assert largest_deviation(sampler.sample(2_000, seed=4), Sampler(kernel, "exact").marginals) < 5
 
 
+@pytest.mark.parametrize(
+    "topology",
+    [
+        Torus(3, 7, sigma=0.3, col_shift=0.5),
+        GaussianRing(0.8, shift=0.25, skew=-0.8),
+        Band(1, one_sided=True),
+        Band(1),
+    ],
+    ids=repr,
+)
+def test_a_draw_of_the_chain_resembles_the_next_no_more_than_any_other(topology):
+    kernel = topology.matrix(21)
+    drawn = permutations.sample(kernel, 20_000, seed=6)
+    exact = Sampler(kernel, "exact").marginals
+    assert largest_deviation(drawn, exact) < 5
+    # With the marginals taken off, the agreement of independent routes is zero on average.
+    agreement = np.mean(drawn[:-1:2] == drawn[1::2], axis=1)
+    expected = exact[np.arange(21), drawn].mean(axis=1)
+    centred = agreement - expected[:-1:2] - expected[1::2] + np.mean(np.sum(exact**2, axis=1))
+    assert abs(centred.mean()) < 5 * centred.std() / math.sqrt(len(centred))
+
+
 def marginals_by_sets(kernel):
     """Exact marginals at any M, if few sets of columns can be taken by the first rows."""
     layers = [{frozenset(): 1.0}]
@@ -234,8 +256,9 @@ def test_a_chain_that_does_not_mix_is_not_believed(monkeypatch):
 
 def test_loops_that_do_not_end_are_not_believed(monkeypatch):
     monkeypatch.setattr(permutations, "_STEPS", 1000)
-    with pytest.raises(McoverError, match=r"inf times.*fewer covers"):
-        permutations.sample(GaussianRing(0.3, shift=0.5).matrix(50), 10, seed=0)
+    for method in ("auto", "chain"):
+        with pytest.raises(McoverError, match=r"inf times.*fewer covers"):
+            permutations.sample(GaussianRing(0.3, shift=0.5).matrix(50), 10, 0, method)
 
 
 def test_the_chain_at_many_covers_does_not_depend_on_threads():

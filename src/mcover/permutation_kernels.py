@@ -104,7 +104,7 @@ def loop_routes(
     guide (M, M), the first row with cumulative[v, z] > k / M.
 
     Returns:
-        The number of steps; −1 where it would be more than ``limit``. ``route`` is then no route.
+        The number of steps; −1 where it would be more than ``limit``: ``route`` is useless then.
     """
     covers = len(route)
     steps = 0

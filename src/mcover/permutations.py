@@ -35,10 +35,15 @@ from mcover.topology import balance, log_weights, whole
 Method = Literal["auto", "exact", "chain", "assign"]
 Routes = NDArray[np.unsignedinteger]
 
-EXACT_COVERS = 20
-TABLE_COVERS = 26
+EXACT_COVERS = 20  # up to here "auto" builds the table
+TABLE_COVERS = 26  # up to here it can be asked for
 _CHUNK = 4096  # routes per random stream: fixed, so that draws do not depend on the threads
 _FLAT = 1e-12  # a kernel flat to this is uniform: total variation from its law below M times this
+_CHAINS, _DRAWS = 32, 64  # of the test: chains, and draws of each
+_AGREEMENT = 2.5  # the most a row may exceed the variance of independent draws, its noise included
+_SPACING = 8  # loops between draws, in multiples of what passed the test
+_LOOPS = 64  # the most loops that are tested, in multiples of M
+_STEPS = 2**26  # the most steps of one chain in one test
 
 
 def route_type(covers: int) -> type[np.unsignedinteger]:
@@ -51,8 +56,8 @@ class Sampler:
 
     Args:
         kernel: topology matrix or any non-negative matrix with a possible permutation, (M, M).
-        method: "auto" takes exact where it is cheap, else chain. "chain" draws with a warning where
-            "auto" refuses, because the chain does not pass its test.
+        method: "auto" takes exact where it is cheap, else chain. Where the chain does not pass its
+            test "auto" refuses to draw, and "chain" draws with a warning.
 
     >>> sampler = Sampler([[1, 1, 0], [0, 1, 1], [1, 0, 1]])  # only the identity and one turn
     >>> sorted({tuple(route) for route in sampler.sample(100, seed=0).tolist()})
@@ -63,7 +68,13 @@ class Sampler:
         self._log_kernel = log_weights(kernel)
         self.matrix = balance(self._log_kernel, "this kernel")
         self.covers = len(self.matrix)
-        self.method = self._resolve(method)
+        if method not in ("auto", "exact", "chain", "assign"):
+            raise McoverError(f"method is {method!r}; write 'auto', 'exact', 'chain' or 'assign'.")
+        self._insists = method == "chain"
+        if method == "auto":
+            easy = self.covers <= EXACT_COVERS or self._is_forced or self._is_flat
+            method = "exact" if easy else "chain"
+        self.method = method
 
     def sample(self, size: int, seed: Seed = None, threads: int | None = None) -> Routes:
         """Draws routes; the same seed gives the same routes on any number of threads.
@@ -106,15 +117,6 @@ class Sampler:
         from mcover.permutation_kernels import exact_marginals
 
         return exact_marginals(self.matrix, self._table)
-
-    def _resolve(self, method: Method) -> Method:
-        if method not in ("auto", "exact", "chain", "assign"):
-            raise McoverError(f"method is {method!r}; write 'auto', 'exact', 'chain' or 'assign'.")
-        self._vouched = method == "auto"
-        if method == "auto":
-            small = self.covers <= EXACT_COVERS
-            method = "exact" if small or self._is_forced or self._is_flat else "chain"
-        return method
 
     @cached_property
     def _is_forced(self) -> bool:
@@ -161,14 +163,14 @@ class Sampler:
         if chain.disagreement > _AGREEMENT:
             exact = "method='exact'" if self.covers <= TABLE_COVERS else "fewer covers"
             problem = (
-                f"routes of this kernel of {self.covers} covers cannot be drawn reliably: after "
-                f"{chain.loops} loops between draws, chains from different starts still disagree "
-                f"({chain.disagreement:.3g} times the variance of independent draws). Write {exact}"
-                ", or mix in a little Uniform(): mix(topology, Uniform(), weights=[0.99, 0.01])."
+                f"routes of this kernel of {self.covers} covers cannot be drawn reliably: chains "
+                f"from different starts disagree ({chain.disagreement:.3g} times the variance of "
+                f"independent draws). Write {exact}, or mix in a little Uniform(): "
+                "mix(topology, Uniform(), weights=[0.99, 0.01])."
             )
-            if self._vouched:
-                raise McoverError(f"{problem} method='chain' draws all the same.")
-            warnings.warn(problem, McoverWarning, stacklevel=2)
+            if not self._insists or math.isinf(chain.disagreement):
+                raise McoverError(problem)
+            warnings.warn(problem, McoverWarning, stacklevel=6)  # where routes were asked for
         return chain
 
     def _chain(self, rng: Generator, out: Routes) -> None:
@@ -178,13 +180,6 @@ class Sampler:
         log_q = np.log(np.maximum(self.matrix, np.finfo(float).tiny))
         for route in out:
             route[:] = _assign(log_q + rng.gumbel(size=log_q.shape))
-
-
-_CHAINS, _DRAWS = 32, 64  # of the test: chains, and draws of each
-_AGREEMENT = 2.5  # the most a row may exceed the variance of independent draws, its noise included
-_SPACING = 8  # loops between draws, in multiples of what passed the test
-_LOOPS = 64  # the most loops that are tested, in multiples of M
-_STEPS = 2**26  # the most steps of one chain in one test
 
 
 class LoopChain:
@@ -200,13 +195,13 @@ class LoopChain:
     draws are doubled until the chains agree: until in every row the variance of the marginals
     between chains is that of independent draws. A factor F of it means draws worth 1/F of
     independent ones; chains that stay where they started have F = ``_DRAWS``. An autocorrelation r
-    of successive draws has F = (1 + r) / (1 − r), so that what passes has r < 0.43, and
-    ``_SPACING`` times as many loops leave r < 0.002. Routes of a sector that no chain has seen go
-    unnoticed, as do differences in rows that move in fewer than 1/``_DRAWS`` of the draws.
+    of successive draws has F = (1 + r) / (1 − r): about 0.4 at most passes, and ``_SPACING`` times
+    as many loops leave about 0.001. Routes of a sector that no chain has seen go unnoticed, as do
+    differences in rows that move in fewer than 1/``_DRAWS`` of the draws.
 
-    The law that is drawn from is that of the kernel rounded to M · 2⁻⁵³ of its column sums. Its
-    total variation from the law is at most M² · 2⁻⁵³ times the mean number of steps in a loop,
-    which is Σ perm(Q without α, β) / (M perm(Q)): less than 1e-11 for 50 steps at M = 40.
+    What it draws from is the law of a kernel whose entries are rounded to 2⁻⁵⁰. The total variation
+    from the law is, to first order, at most 2⁻⁵⁰ Σ_αβ perm(Q without α, β) / perm(Q), and that sum
+    is M times the mean number of steps in a loop: about 2e-12 for 50 steps at M = 40.
 
     Attributes:
         loops: between two draws.
@@ -220,16 +215,16 @@ class LoopChain:
         steps = np.arange(covers) / covers
         guide = [np.searchsorted(column, steps, side="right") for column in self._cumulative]
         self._guide = np.array(guide, dtype=np.int32)
-        rngs = streams([covers, _CHAINS, _DRAWS], _CHAINS)
+        rngs = streams(
+            [covers, _CHAINS, _DRAWS], _CHAINS
+        )  # a kernel has one test, whatever the seed
         self._states = np.stack([rng.permutation(covers) for rng in rngs])
         self._states[::2] = best
-        tested = 4
-        self.disagreement = math.inf
-        while self.disagreement > _AGREEMENT and tested < _LOOPS * covers:
+        tested = 8
+        self.disagreement = self._test(tested, rngs)
+        while _AGREEMENT < self.disagreement < math.inf and tested < _LOOPS * covers:
             tested *= 2
             self.disagreement = self._test(tested, rngs)
-            if math.isinf(self.disagreement):
-                break
         self.loops = _SPACING * tested
 
     def draw(self, rng: Generator, out: Routes) -> None:
@@ -257,11 +252,9 @@ class LoopChain:
             total += counts
             squares += counts**2
         mean = total / (_CHAINS * _DRAWS)
-        between = (squares - total**2 / _CHAINS) / (_DRAWS * (_CHAINS - 1))
-        ratio = between.reshape(covers, covers).sum(axis=1) / (
-            (mean * (1 - mean)).reshape(covers, covers).sum(axis=1) + 1 / _DRAWS
-        )
-        return float(ratio.max())
+        seen = (squares - total**2 / _CHAINS) / (_DRAWS * (_CHAINS - 1))
+        seen, independent = (x.reshape(covers, covers).sum(axis=1) for x in (seen, mean - mean**2))
+        return float(np.max(seen / (independent + 1 / _DRAWS)))
 
 
 def fill(

@@ -22,9 +22,10 @@ from mcover.limits import require_memory
 Matrix = NDArray[np.float64]
 
 _LARGEST_SHIFT = 2.0**32  # a double of this size still tells a millionth of a cover
-_SMALLEST_WIDTH = 1e-100  # the square of a displacement in such widths is still finite
+_SMALLEST_SIGMA = 1e-100  # the square of a displacement in such widths is still finite
 _TOLERANCE = 1e-13  # of the logarithms of row sums
 _SINKHORN, _NEWTON = 100_000, 10_000  # steps
+_NUMBERS = (Real, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,13 @@ class Topology:
 
     def facts(self, covers: int) -> Facts:
         """Spectral gap, drift and effective width at this number of covers."""
-        return _facts(self.matrix(covers))
+        matrix = self.matrix(covers)
+        moduli = np.sort(np.abs(np.linalg.eigvals(matrix)))
+        second = moduli[-2] if covers > 1 else 0.0
+        turn = np.sum(matrix * np.exp(-2j * np.pi * _offsets(covers) / covers)) / covers
+        drift = np.angle(turn) * covers / (2 * np.pi) if abs(turn) > 1e-9 else 0.0
+        entropy = -np.sum(matrix * np.log(matrix, where=matrix > 0, out=np.zeros_like(matrix)))
+        return Facts(float(max(1 - second, 0.0)), float(drift), float(np.exp(entropy / covers)))
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict for configs and result tables; :func:`from_dict` reads it back."""
@@ -102,10 +109,6 @@ class GaussianRing(Topology, kind="ring"):
     """Where a cover reads, in covers ahead of itself; may be fractional."""
     skew: float = 0.0
     """Wider ahead (positive) or behind (negative); between -1 and 1."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_gaussian(self, self.sigma, self.skew, self.shift)
 
     def log_kernel(self, covers: int) -> Matrix:
         return _log_gaussian(_ring_displacement(covers, self.shift), self.sigma, self.skew)
@@ -136,11 +139,6 @@ class Band(Topology, kind="band"):
     one_sided: bool = False
     """Reach ahead only."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.width < 0:
-            raise McoverError(f"Band width is {self.width}; write a whole number of at least 0.")
-
     def log_kernel(self, covers: int) -> Matrix:
         ahead = (-_offsets(covers)) % covers
         near = ahead <= self.width
@@ -163,10 +161,6 @@ class Chain(Topology, kind="chain"):
     skew: float = 0.0
     """Wider ahead (positive) or behind (negative); between -1 and 1."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_gaussian(self, self.sigma, self.skew)
-
     def log_kernel(self, covers: int) -> Matrix:
         return _log_gaussian(-_offsets(covers).astype(float), self.sigma, self.skew)
 
@@ -181,12 +175,6 @@ class Blocks(Topology, kind="blocks"):
     """Width, in blocks."""
     shift: float = 0.0
     """Where a block reads, in blocks ahead."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.count < 1:
-            raise McoverError(f"Blocks count is {self.count}; write a whole number of at least 1.")
-        _check_gaussian(self, self.sigma, 0.0, self.shift)
 
     def log_kernel(self, covers: int) -> Matrix:
         size, rest = divmod(covers, self.count)
@@ -213,12 +201,6 @@ class Torus(Topology, kind="torus"):
     """Where a cover reads along the first direction."""
     col_shift: float = 0.0
     """Where a cover reads along the second direction."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.rows, self.cols) < 1:
-            raise McoverError(f"{self!r} has an empty side; write rows and cols of at least 1.")
-        _check_gaussian(self, self.sigma, 0.0, self.row_shift, self.col_shift)
 
     def log_kernel(self, covers: int) -> Matrix:
         if covers != self.rows * self.cols:
@@ -294,11 +276,11 @@ def mix(*topologies: Topology, weights: ArrayLike | None = None) -> Topology:
     """
     if not topologies or not all(isinstance(part, Topology) for part in topologies):
         raise McoverError("mix takes topologies; write e.g. mix(GaussianRing(1.0), Uniform()).")
-    given = np.ones(len(topologies)) if weights is None else np.asarray(weights)
-    share = given.astype(float) if given.dtype.kind in "iuf" else np.empty(0)
-    with np.errstate(over="ignore", invalid="ignore"):
-        share = share / share.sum() if np.all(share > 0) else share[:0]
-    if share.shape != (len(topologies),) or not np.all(share > 0):
+    share = np.ones(len(topologies)) if weights is None else np.asarray(weights)
+    fits = share.shape == (len(topologies),) and share.dtype.kind in "iuf" and np.all(share > 0)
+    with np.errstate(over="ignore"):
+        share = share / np.sum(share, dtype=float) if fits else share
+    if not fits or not np.all(share > 0):
         raise McoverError(
             f"mix got weights {weights!r} for {len(topologies)} topologies; "
             "write one positive number for each, and a finite sum."
@@ -340,29 +322,45 @@ def check_covers(covers: int) -> int:
 
 
 def _parameter(topology: Topology, field: Field[Any]) -> Any:
-    """A field of a topology as a plain bool, int or float, refused if it is anything else."""
-    value = getattr(topology, field.name)
+    """A number of a topology as a plain bool, int or float, refused if it is out of range."""
+    name, value = field.name, getattr(topology, field.name)
     kind = getattr(field.type, "__name__", field.type)
-    wrong = f"{type(topology).__name__} {field.name} is {value!r}; write "
-    if kind == "bool":
-        if not isinstance(value, bool | np.bool_):
-            raise McoverError(f"{wrong}True or False.")
-        return bool(value)
-    if kind not in ("int", "float"):
+    if kind not in ("bool", "int", "float"):
         return value
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise McoverError(f"{wrong}a number.")
+    wrong = f"{type(topology).__name__} {name} is {value!r}; write"
+    if (kind == "bool") != isinstance(value, bool | np.bool_) or not isinstance(value, _NUMBERS):
+        raise McoverError(f"{wrong} {'True or False' if kind == 'bool' else 'a number'}.")
+    if kind == "bool":
+        return bool(value)
     try:
         number = float(value)
     except OverflowError:
-        raise McoverError(f"{wrong}a number that a float can hold.") from None
-    if isinstance(value, Integral):
-        return int(value)
-    if kind == "float":
-        return number
-    if not number.is_integer():
-        raise McoverError(f"{wrong}a whole number.")
-    return int(number)
+        raise McoverError(f"{wrong} a number that a float can hold.") from None
+    if kind == "int" and not number.is_integer():
+        raise McoverError(f"{wrong} a whole number.")
+    match name:
+        case "sigma" if not number > 0:
+            rule = "sigma must be positive; inf is the uniform limit."
+        case "sigma" if number < _SMALLEST_SIGMA:
+            rule = f"sigma must be at least {_SMALLEST_SIGMA:g}; widen it."
+        case "skew" if not -1 < number < 1:
+            rule = "skew must lie between -1 and 1, both excluded."
+        case "shift" | "row_shift" | "col_shift" if not math.isfinite(number):
+            rule = "a shift must be a finite number of covers."
+        case "shift" | "row_shift" | "col_shift" if abs(number) > _LARGEST_SHIFT:
+            rule = (
+                f"a shift beyond {_LARGEST_SHIFT:.0f} covers loses its place on the ring to "
+                "rounding; write its remainder after whole turns."
+            )
+        case "width" if number < 0:
+            rule = "width must be a whole number of at least 0."
+        case "count" | "rows" | "cols" if number < 1:
+            rule = f"{name} must be a whole number of at least 1."
+        case _:
+            if isinstance(value, Integral):
+                return int(value)
+            return int(number) if kind == "int" else number
+    raise McoverError(f"{topology!r}: {rule}")
 
 
 def _offsets(covers: int) -> NDArray[np.int64]:
@@ -387,31 +385,15 @@ def _log_gaussian(displacement: Matrix, sigma: float, skew: float) -> Matrix:
     return result
 
 
-def _check_gaussian(topology: Topology, sigma: float, skew: float, *shifts: float) -> None:
-    if not sigma > 0:
-        raise McoverError(f"{topology!r}: sigma must be positive; inf is the uniform limit.")
-    if not -1 < skew < 1:
-        raise McoverError(f"{topology!r}: skew must lie between -1 and 1, both excluded.")
-    if sigma * (1 - abs(skew)) < _SMALLEST_WIDTH:
-        raise McoverError(f"{topology!r}: a width below {_SMALLEST_WIDTH:g} is lost; widen sigma.")
-    if not all(math.isfinite(shift) for shift in shifts):
-        raise McoverError(f"{topology!r}: a shift must be a finite number of covers.")
-    if any(abs(shift) > _LARGEST_SHIFT for shift in shifts):
-        raise McoverError(
-            f"{topology!r}: a shift beyond {_LARGEST_SHIFT:.0f} covers loses its place on the ring "
-            "to rounding; write its remainder after whole turns."
-        )
-
-
 def log_weights(matrix: ArrayLike) -> Matrix:
     """log of a kernel, refused unless it is square, finite, non-negative and not empty."""
     try:
         given = np.asarray(matrix)
-        weights = given.astype(float) if given.dtype.kind in "biufO" else None
+        if given.dtype.kind not in "biufO":
+            raise TypeError(f"its entries are of type {given.dtype}")
+        weights = given.astype(float)
     except (TypeError, ValueError, OverflowError) as error:
         raise McoverError(f"a kernel must be an array of numbers: {error}.") from error
-    if weights is None:
-        raise McoverError(f"a kernel must be an array of numbers; got {given.dtype} entries.")
     if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
         raise McoverError(f"a kernel must be square (covers, covers); got shape {weights.shape}.")
     if not weights.size:
@@ -499,16 +481,3 @@ def _on_a_permutation(support: NDArray[np.bool_], name: str) -> NDArray[np.bool_
     row_of = np.argsort(column_of)
     _, component = connected_components(csr_array(support[:, column_of]), connection="strong")
     return support & (component[:, None] == component[row_of][None, :])
-
-
-def _facts(matrix: Matrix) -> Facts:
-    """Spectral gap, drift and effective width of a balanced matrix."""
-    covers = len(matrix)
-    moduli = np.sort(np.abs(np.linalg.eigvals(matrix)))
-    second = moduli[-2] if covers > 1 else 0.0
-    index = np.arange(covers)
-    displacement = index[None, :] - index[:, None]
-    turn = np.sum(matrix * np.exp(2j * np.pi * displacement / covers)) / covers
-    drift = np.angle(turn) * covers / (2 * np.pi) if abs(turn) > 1e-9 else 0.0
-    entropy = -np.sum(matrix * np.log(matrix, where=matrix > 0, out=np.zeros_like(matrix)))
-    return Facts(float(max(1 - second, 0.0)), float(drift), float(np.exp(entropy / covers)))
