@@ -78,6 +78,28 @@ def test_chain_draws_are_independent():
     assert chisquare(seen, np.append(expected[common], expected[~common].sum())).pvalue > 1e-4
 
 
+@pytest.mark.parametrize(
+    "topology",
+    [
+        GaussianRing(1.5, shift=2),
+        GaussianRing(0.6, shift=0.5),
+        GaussianRing(0.5),
+        Chain(1.0),
+        Uniform(),
+    ],
+    ids=repr,
+)
+def test_chain_marginals_meet_the_exact_ones_at_many_covers(topology):
+    """Also for σ = 0.6 at half a step: two winding sectors, joined only by a whole turn."""
+    covers, size = 16, 20_000
+    sampler = Sampler(topology.matrix(covers), "chain")
+    drawn = sampler.sample(size, seed=4)
+    seen = np.stack([np.mean(drawn == b, axis=0) for b in range(covers)], axis=1)
+    exact = Sampler(topology.matrix(covers)).marginals
+    deviation = (seen - exact) / np.sqrt(np.maximum(exact * (1 - exact), 1 / size) / size)
+    assert np.abs(deviation).max() < 5.5
+
+
 def marginals_of(routes):
     """The share of the routes in which α reads β, shape (M, M)."""
     return np.stack([np.mean(routes == b, axis=0) for b in range(routes.shape[1])], axis=1)
