@@ -112,6 +112,11 @@ def test_inverse_keeps_the_dtype():
         (lambda: draw_indexed_bank(Uniform(), 2, 5, 6), "write at most 5"),
         (lambda: draw_mixers(Uniform(), 2, 0, 1, 1), "units is 0"),
         (lambda: draw_mixers(Uniform(), 2, 1, 1, 0), "draws is 0"),
+        (lambda: draw_mixers(Uniform(), True, 1, 1, 1), "covers is True"),
+        (lambda: draw_bank(Uniform(), 2, True, 1), "sources is True"),
+        (lambda: draw_bank(Uniform(), 2, 5, "1"), "size is '1'"),
+        (lambda: draw_indexed_bank(Uniform(), 2, 5.0, 1), r"sources is 5\.0"),
+        (lambda: exact_mixers(Uniform(), 2, -1, 1), "units is -1"),
     ],
 )
 def test_bad_requests_are_refused(call, message):
@@ -128,9 +133,25 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated(monkeypatch):
         draw_indexed_bank(Uniform(), covers=5, sources=100_000, size=10)
     with pytest.raises(TooLargeError, match=r"mixers.*fewer blocks"):
         draw_mixers(Uniform(), covers=10, units=512, blocks=8, draws=10)
+    with pytest.raises(TooLargeError, match=r"bank of 10 × 1000000000 routes"):
+        draw_bank(Uniform(), covers=3, sources=10**9, size=10)
+    with pytest.raises(TooLargeError, match=r"bank of .* routes"):
+        draw_indexed_bank(Uniform(), covers=3, sources=10**30, size=10**29)
+    with pytest.raises(TooLargeError, match=r"kernel of 10000 covers"):
+        draw_indexed_bank(Uniform(), covers=10_000, sources=2, size=1)
     monkeypatch.setenv(VARIABLE, "lots")
     with pytest.raises(McoverError, match="'lots'; write a positive number of bytes"):
         draw_bank(Uniform(), covers=10, sources=10, size=10)
+
+
+def test_narrow_integers_count_as_wide_ones_do():
+    narrow, wide = np.uint8([9, 200, 100]), (9, 200, 100)
+    for draw in (draw_bank, draw_indexed_bank):
+        np.testing.assert_array_equal(
+            draw(Uniform(), *narrow, seed=0).routes, draw(Uniform(), *wide, seed=0).routes
+        )
+    mixers = draw_mixers(Uniform(), *np.uint8([9, 100, 3, 5]), seed=0)
+    np.testing.assert_array_equal(mixers, draw_mixers(Uniform(), 9, 100, 3, 5, seed=0))
 
 
 def exact_law(topology, covers):

@@ -16,8 +16,8 @@ from mcover import (
     Uniform,
     mix,
 )
-from mcover.errors import UnreachableError
-from mcover.topology import from_dict
+from mcover.errors import TooLargeError, UnreachableError
+from mcover.topology import balance, from_dict, log_weights
 
 
 def ring_by_the_paper(sigma, shift, covers):
@@ -131,6 +131,87 @@ def test_balancing_any_positive_matrix(covers, seed):
     np.testing.assert_allclose(ours, cross, rtol=1e-8)
 
 
+def plain_sinkhorn(log_kernel):
+    """Columns, then rows, on logarithms, until rows are off by less than 1e-13."""
+    log_q = log_kernel.copy()
+    for _ in range(100_000):
+        for axis in (0, 1):
+            top = log_q.max(axis=axis, keepdims=True)
+            sums = top + np.log(np.exp(log_q - top).sum(axis=axis, keepdims=True))
+            log_q -= sums
+        if np.max(np.abs(sums)) < 1e-13:
+            return np.exp(log_q)
+    raise AssertionError("did not converge")
+
+
+@pytest.mark.parametrize(("topology", "covers"), TOPOLOGIES, ids=NAMES)
+def test_where_sinkhorn_converges_its_bits_are_kept(topology, covers):
+    np.testing.assert_array_equal(
+        topology.matrix(covers), plain_sinkhorn(topology.log_kernel(covers))
+    )
+
+
+@given(st.integers(1, 9), st.integers(0, 10**6), st.floats(0.1, 2))
+def test_where_sinkhorn_converges_its_bits_are_kept_for_any_kernel(covers, seed, scale):
+    log_kernel = np.random.default_rng(seed).normal(scale=scale, size=(covers, covers))
+    np.testing.assert_array_equal(balance(log_kernel, "it"), plain_sinkhorn(log_kernel))
+
+
+SLOW = {
+    "2, 1e-9": [[1, 1], [1e-9, 1]],
+    "2, 1e-300": [[1, 1], [1e-300, 1]],
+    "triangle": np.triu(np.ones((9, 9))) + 1e-30,
+    "disorder": np.exp(np.random.default_rng(0).normal(scale=20, size=(20, 20))),
+    "two components": np.kron(np.eye(3), [[1, 1], [1e-12, 1]]),
+    "chain": np.exp(Chain(0.3, skew=0.5).log_kernel(12)),
+}
+
+
+@pytest.mark.parametrize("kernel", SLOW.values(), ids=SLOW)
+def test_newton_balances_what_sinkhorn_is_slow_on(kernel, monkeypatch):
+    monkeypatch.setattr("mcover.topology._SINKHORN", 200)
+    log_kernel = log_weights(kernel)
+    matrix = balance(log_kernel, "it")
+    np.testing.assert_allclose(matrix.sum(axis=0), 1, atol=1e-12)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-12)
+    # The law is unchanged: what was added to the logarithms is a sum of a row's and a column's.
+    seen = matrix > 1e-300
+    change = np.log(matrix, where=seen, out=np.zeros_like(matrix)) - np.where(seen, log_kernel, 0)
+    for block in np.split(np.arange(len(matrix)), 3 if len(matrix) == 6 else 1):
+        inside, known = change[np.ix_(block, block)], seen[np.ix_(block, block)]
+        rows, columns = np.nonzero(known)
+        design = np.zeros((len(rows), 2 * len(block)))
+        design[np.arange(len(rows)), rows] = design[np.arange(len(rows)), len(block) + columns] = 1
+        solution = np.linalg.lstsq(design, inside[known], rcond=None)[0]
+        np.testing.assert_allclose(design @ solution, inside[known], atol=1e-8)
+
+
+@pytest.mark.parametrize("sinkhorn", [0, 1, 7])
+def test_newton_and_sinkhorn_meet(sinkhorn, monkeypatch):
+    kernels = [topology.log_kernel(covers) for topology, covers in TOPOLOGIES]
+    expected = [balance(kernel, "it") for kernel in kernels]
+    monkeypatch.setattr("mcover.topology._SINKHORN", sinkhorn)
+    for kernel, matrix in zip(kernels, expected, strict=True):
+        np.testing.assert_allclose(balance(kernel, "it"), matrix, atol=1e-11)
+
+
+def test_mild_kernels_are_balanced(monkeypatch):
+    np.testing.assert_allclose(Chain(0.2, skew=0.5).matrix(2), np.eye(2), atol=1e-11)
+    monkeypatch.setattr(
+        "mcover.topology._SINKHORN", 1000
+    )  # 100,000 take seconds, and are not enough
+    small = 1e-9**0.5 / (1 + 1e-9**0.5)  # the cross ratio is kept, and rows sum to 1
+    expected = [[1 - small, small], [small, 1 - small]]
+    np.testing.assert_allclose(Custom([[1, 1], [1e-9, 1]]).matrix(2), expected, atol=1e-12)
+
+
+def test_what_cannot_be_balanced_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("mcover.topology._SINKHORN", 10)
+    monkeypatch.setattr("mcover.topology._NEWTON", 1)
+    with pytest.raises(McoverError, match=r"could not be balanced.*widen it"):
+        Chain(0.2, skew=0.5).matrix(2)
+
+
 def test_facts_of_known_topologies():
     identity, uniform = Identity().facts(6), Uniform().facts(6)
     assert (identity.spectral_gap, identity.drift, identity.effective_width) == (0, 0, 1)
@@ -154,7 +235,7 @@ def test_facts_of_known_topologies():
         (lambda: Band(-1), "at least 0"),
         (lambda: Blocks(0), "at least 1"),
         (lambda: Blocks(4).matrix(6), r"write covers=8"),
-        (lambda: Torus(0, 3), "empty side"),
+        (lambda: Torus(0, 3), "rows must be a whole number of at least 1"),
         (lambda: Torus(2, 3).matrix(5), "write covers=6"),
         (lambda: Custom([[1, 2, 3], [1, 2, 3]]), r"square.*\(2, 3\)"),
         (lambda: Custom([[1, -2], [1, 1]]), r"entry \(0, 1\) is -2"),
@@ -177,6 +258,103 @@ def test_facts_of_known_topologies():
 def test_bad_topologies_are_refused_with_a_remedy(make, message):
     with pytest.raises(McoverError, match=message):
         make()
+
+
+PARAMETERS = [
+    (make, name)
+    for make, names in (
+        (GaussianRing, ("sigma", "shift", "skew")),
+        (Chain, ("sigma", "skew")),
+        (Band, ("width",)),
+        (Blocks, ("count", "sigma", "shift")),
+        (Torus, ("rows", "cols", "sigma", "row_shift", "col_shift")),
+    )
+    for name in names
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"), PARAMETERS, ids=[f"{m.__name__}.{n}" for m, n in PARAMETERS]
+)
+def test_every_parameter_is_a_number(make, name):
+    for wrong in (True, np.bool_(False), "1", None, [1.0], 1j, np.array([1.0, 2.0]), np.nan):
+        with pytest.raises(McoverError):
+            make(**{name: wrong})
+    with pytest.raises(McoverError, match="that a float can hold"):
+        make(**{name: 10**400})
+    value = 3 if name != "skew" else 0
+    plain = make(**{name: value})
+    for narrow in (np.uint8(value), np.int64(value)):
+        assert repr(make(**{name: narrow})) == repr(plain)
+    same = make(**{name: np.float32(value)})
+    assert same == plain
+    assert hash(same) == hash(plain)
+    assert type(getattr(same, name)) in (int, float)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Band(1.5), "whole number"),
+        (lambda: Band(1, one_sided="no"), "True or False"),
+        (lambda: Band(1, one_sided=1), "True or False"),
+        (lambda: GaussianRing(shift=1e308), "beyond 4294967296 covers.*remainder"),
+        (lambda: GaussianRing(shift=-(2**40)), "remainder"),
+        (lambda: Blocks(2, shift=1e20), "remainder"),
+        (lambda: Torus(2, 2, col_shift=1e20), "remainder"),
+        (lambda: GaussianRing(1e-160, shift=0.3), "at least 1e-100; widen it"),
+        (lambda: Chain(5e-324), "at least 1e-100; widen it"),
+        (lambda: Uniform().matrix(True), "covers is True"),
+        (lambda: Uniform().matrix("3"), "covers is '3'"),
+        (lambda: Uniform().matrix(np.nan), "covers is nan"),
+        (lambda: Custom([["1", "2"], ["3", "4"]]), "array of numbers"),
+        (lambda: Custom([[1j]]), "array of numbers"),
+        (lambda: Custom([[1, 2], [3]]), "array of numbers"),
+        (lambda: mix(Uniform(), Identity(), weights=["1", "2"]), "one positive number for each"),
+        (lambda: mix(Uniform(), Identity(), weights=[True, True]), "one positive number for each"),
+        (lambda: mix(Uniform(), Identity(), weights=[1, np.nan]), "one positive number for each"),
+        (lambda: mix(Uniform(), Identity(), weights=[1e308, 1e308]), "a finite sum"),
+        (lambda: mix(Uniform(), Identity(), weights=[1e308, 5e-324]), "one positive number"),
+    ],
+)
+def test_what_cannot_be_represented_is_refused(make, message):
+    with pytest.raises(McoverError, match=message):
+        make()
+
+
+def test_the_narrowest_kernels_have_no_nan():
+    edge = 1 - 2**-53
+    for topology in (
+        GaussianRing(1e-100, 0.3, edge),
+        GaussianRing(1e-100, 2**32),
+        Chain(1e-100, -edge),
+    ):
+        np.testing.assert_allclose(topology.matrix(6).sum(axis=1), 1)
+
+
+def test_large_shifts_that_are_kept_are_right():
+    for shift in (2**32, -(2**32) + 0.5, 10**9 + 0.25):
+        small = GaussianRing(1.0, shift % 10).matrix(10)
+        np.testing.assert_allclose(GaussianRing(1.0, shift).matrix(10), small, atol=1e-6)
+    np.testing.assert_array_equal(Band(10**30).matrix(5), Band(5).matrix(5))
+
+
+@pytest.mark.parametrize(("topology", "covers"), TOPOLOGIES, ids=NAMES)
+def test_narrow_integers_count_covers_as_wide_ones_do(topology, covers):
+    for narrow in (np.uint8, np.int8, np.int32):
+        expected = topology.matrix(covers)
+        np.testing.assert_array_equal(topology.matrix(narrow(covers)), expected)
+        np.testing.assert_array_equal(
+            topology.log_kernel(narrow(covers)), topology.log_kernel(covers)
+        )
+
+
+def test_kernels_that_do_not_fit_are_refused_before_they_are_allocated():
+    for topology in (GaussianRing(1.0), Uniform(), Identity(), Band(1), Chain(1.0), Blocks(1)):
+        with pytest.raises(TooLargeError, match=r"kernel of 10000000 covers.*fewer covers"):
+            topology.matrix(10**7)
+    with pytest.raises(TooLargeError, match="fewer covers"):
+        Torus(10**4, 10**4).matrix(10**8)
 
 
 def test_a_topology_without_any_permutation_says_what_to_do():

@@ -82,48 +82,48 @@ def exact_marginals(q: Floats, table: Floats) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def chain_routes(
-    q: Floats, start: NDArray[np.int64], sweeps: int, rng: Generator, out: NDArray[np.uint16]
-) -> None:
-    """Fills out (size, M) from one swap chain, ``sweeps`` sweeps before and between the draws.
+def loop_routes(
+    cumulative: Floats,
+    guide: NDArray[np.int32],
+    route: NDArray[np.int64],
+    loops: int,
+    limit: int,
+    rng: Generator,
+    out: NDArray[np.unsignedinteger],
+) -> int:
+    """Fills out (size, M) from the chain that is now at ``route``, ``loops`` loops to each draw.
 
-    One step: a uniform row α asks for a column drawn from its own row of q, and swaps with the row
-    α' that holds it. The Metropolis–Hastings ratio of that move is (1/a + 1/b) / (1/a' + 1/b') with
-    a, b the entries given up and a', b' the entries taken. One sweep is M steps and one proposed
-    turn of the whole route by ±1, which carries the chain between the winding sectors of a ring.
+    A loop takes a uniform row out of the route, which frees its column. Then a row drawn from the
+    entries of the free column takes it and frees the one it held, until the row that was taken out
+    is drawn. Each intermediate state, a route without one row and one column, has the weight of its
+    entries; with these weights every step is in detailed balance as it is, and none is rejected:
+    from row u and the path v₀ → v₁ → … → vₙ of free columns, both directions divide by the same
+    column sums, and the entries that one of them takes up are those that the other gives back.
+
+    Shape: cumulative (M, M), sums of q over the rows up to z in each column v, that end with 1;
+    guide (M, M), the first row with cumulative[v, z] > k / M.
+
+    Returns:
+        The number of steps; −1 where it would be more than ``limit``: ``route`` is useless then.
     """
-    covers = len(q)
-    cumulative = np.empty_like(q)
-    for row in range(covers):
-        cumulative[row] = np.cumsum(q[row])
-    route = start.copy()
-    holder = np.empty(covers, dtype=np.int64)
-    for row in range(covers):
-        holder[route[row]] = row
+    covers = len(route)
+    steps = 0
     for draw in range(len(out)):
-        for _ in range(sweeps):
-            for _ in range(covers):
-                row = int(rng.random() * covers)
-                pick = rng.random() * cumulative[row, covers - 1]
-                wanted = min(np.searchsorted(cumulative[row], pick, side="right"), covers - 1)
-                other, held = holder[wanted], route[row]
-                taken = (q[row, wanted], q[other, held])
-                if other == row or taken[0] == 0.0 or taken[1] == 0.0:
-                    continue
-                ratio = (1 / q[row, held] + 1 / q[other, wanted]) / (1 / taken[0] + 1 / taken[1])
-                if rng.random() < ratio:
-                    route[row], route[other] = wanted, held
-                    holder[wanted], holder[held] = row, other
-            turn = 1 if rng.random() < 0.5 else covers - 1
-            log_ratio = 0.0
-            for row in range(covers):
-                turned = q[row, (route[row] + turn) % covers]
-                log_ratio += np.log(turned / q[row, route[row]]) if turned > 0.0 else -np.inf
-            if np.log(rng.random()) < log_ratio:
-                for row in range(covers):
-                    route[row] = (route[row] + turn) % covers
-                    holder[route[row]] = row
+        for _ in range(loops):
+            removed = int(rng.random() * covers)
+            free = route[removed]
+            row = -1
+            while row != removed:
+                pick = rng.random()
+                row = guide[free, int(pick * covers)]
+                while cumulative[free, row] <= pick:
+                    row += 1
+                free, route[row] = route[row], free
+                steps += 1
+                if steps > limit:
+                    return -1
         out[draw] = route
+    return steps
 
 
 @njit(cache=True, nogil=True)

@@ -4,9 +4,10 @@ Two ways to draw from it:
 
 - **exact** (to :data:`EXACT_COVERS` covers, on request to :data:`TABLE_COVERS`): a table over the
   2^M sets of columns holds the permanent of what is left, so each row is drawn from its exact
-  conditional. The table is built once per :class:`Sampler`; draws are independent.
-- **chain** (beyond): a swap chain with the law as its stationary distribution. It makes
-  :func:`chain_sweeps` sweeps before the first draw and again between draws.
+  conditional. The table is built once per :class:`Sampler`; draws are independent. The uniform law
+  and a kernel with a single permutation need no table: they are exact at any M.
+- **chain** (beyond): :class:`LoopChain`, whose stationary distribution is the law. Before the first
+  draw it is tested, and it is refused where it cannot be shown to forget where it started.
 
 A third, **assign** (Gumbel noise, then the best assignment), is often used for its speed. It is
 *biased* (its total variation from the law is about 0.2 at M = 5, σ = 0.7) and here for comparison.
@@ -16,34 +17,33 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from mcover.balance import balance, log_weights
-from mcover.errors import McoverError
+from mcover.errors import McoverError, McoverWarning
 from mcover.limits import require_memory
 from mcover.seeds import Seed, streams
+from mcover.topology import balance, log_weights, whole
 
 Method = Literal["auto", "exact", "chain", "assign"]
 Routes = NDArray[np.unsignedinteger]
 
-EXACT_COVERS = 20
-TABLE_COVERS = 26
+EXACT_COVERS = 20  # up to here "auto" builds the table
+TABLE_COVERS = 26  # up to here it can be asked for
 _CHUNK = 4096  # routes per random stream: fixed, so that draws do not depend on the threads
-
-
-def chain_sweeps(covers: int) -> int:
-    """Sweeps (M swaps and one turn) before and between the draws of the swap chain: 8 + 8⌈log₂M⌉.
-
-    At M = 20 its marginals are within sampling noise of the exact ones after 8 sweeps, for rings of
-    σ from 0.4 to ∞ with fractional shifts, chains and the uniform law; mixing slows like log M.
-    """
-    return 8 + 8 * math.ceil(math.log2(max(covers, 2)))
+_FLAT = 1e-12  # a kernel flat to this is uniform: total variation from its law below M times this
+_CHAINS, _DRAWS = 32, 64  # of the test: chains, and draws of each
+_AGREEMENT = 2.5  # the most a row may exceed the variance of independent draws, its noise included
+_SPACING = 8  # loops between draws, in multiples of what passed the test
+_LOOPS = 64  # the most loops that are tested, in multiples of M
+_STEPS = 2**26  # the most steps of one chain in one test
 
 
 def route_type(covers: int) -> type[np.unsignedinteger]:
@@ -56,7 +56,8 @@ class Sampler:
 
     Args:
         kernel: topology matrix or any non-negative matrix with a possible permutation, (M, M).
-        method: "auto" takes exact where it is cheap, else chain.
+        method: "auto" takes exact where it is cheap, else chain. Where the chain does not pass its
+            test "auto" refuses to draw, and "chain" draws with a warning.
 
     >>> sampler = Sampler([[1, 1, 0], [0, 1, 1], [1, 0, 1]])  # only the identity and one turn
     >>> sorted({tuple(route) for route in sampler.sample(100, seed=0).tolist()})
@@ -67,28 +68,26 @@ class Sampler:
         self._log_kernel = log_weights(kernel)
         self.matrix = balance(self._log_kernel, "this kernel")
         self.covers = len(self.matrix)
-        self.method = self._resolve(method)
+        if method not in ("auto", "exact", "chain", "assign"):
+            raise McoverError(f"method is {method!r}; write 'auto', 'exact', 'chain' or 'assign'.")
+        self._insists = method == "chain"
+        if method == "auto":
+            easy = self.covers <= EXACT_COVERS or self._is_forced or self._is_flat
+            method = "exact" if easy else "chain"
+        self.method = method
 
     def sample(self, size: int, seed: Seed = None, threads: int | None = None) -> Routes:
         """Draws routes; the same seed gives the same routes on any number of threads.
 
         Shape: (size, M), ``out[n, α]`` the cover that α reads. Memory: size · M bytes (M ≤ 256).
         """
-        if not isinstance(size, int | np.integer) or size < 0:
-            raise McoverError(f"size is {size!r}; write a whole number of at least 0.")
+        size = whole(size, "size", least=0)
         dtype = route_type(self.covers)
         needed = size * self.covers * np.dtype(dtype).itemsize
         require_memory(needed, f"{size} routes of {self.covers} covers", "draw fewer at a time")
         out = np.empty((size, self.covers), dtype=dtype)
         draw = {"exact": self._exact, "chain": self._chain, "assign": self._assign}[self.method]
-        parts = [out[start : start + _CHUNK] for start in range(0, size, _CHUNK)]
-        rngs = streams(seed, len(parts))
-        # The first part is drawn here, so that tables are built and loops compiled just once.
-        for rng, part in zip(rngs[:1], parts[:1], strict=True):
-            draw(rng, part)
-        if len(parts) > 1:
-            with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-                list(pool.map(draw, rngs[1:], parts[1:]))
+        fill(out, draw, _CHUNK, seed, threads)
         return out
 
     @cached_property
@@ -119,25 +118,15 @@ class Sampler:
 
         return exact_marginals(self.matrix, self._table)
 
-    def _resolve(self, method: Method) -> Method:
-        if method not in ("auto", "exact", "chain", "assign"):
-            raise McoverError(f"method is {method!r}; write 'auto', 'exact', 'chain' or 'assign'.")
-        positive = bool(np.all(self.matrix > 0))
-        if method == "auto":
-            limit = EXACT_COVERS if positive else TABLE_COVERS
-            method = "exact" if self.covers <= limit or self._is_forced else "chain"
-        if method == "chain" and not positive and not self._is_forced:
-            raise McoverError(
-                "the swap chain needs a kernel without zeros: with them it may never reach some "
-                f"permutations. Write method='exact' (to {TABLE_COVERS} covers), or mix in a "
-                "little Uniform(): mix(topology, Uniform(), weights=[0.99, 0.01])."
-            )
-        return method
-
     @cached_property
     def _is_forced(self) -> bool:
         """Whether just one permutation is possible, as under the Identity topology."""
         return bool(np.count_nonzero(self.matrix) == self.covers)
+
+    @cached_property
+    def _is_flat(self) -> bool:
+        """Whether all permutations are equally likely."""
+        return bool(self.matrix.max() <= self.matrix.min() * (1 + _FLAT))
 
     @cached_property
     def _best_route(self) -> NDArray[np.int64]:
@@ -160,19 +149,130 @@ class Sampler:
         if self._is_forced:
             out[:] = self._best_route
             return
+        if self._is_flat and self.covers > EXACT_COVERS:
+            out[:] = np.arange(self.covers)
+            rng.permuted(out, axis=1, out=out)
+            return
         from mcover.permutation_kernels import exact_routes
 
         exact_routes(self.matrix, self._table, rng, out)
 
-    def _chain(self, rng: Generator, out: Routes) -> None:
-        from mcover.permutation_kernels import chain_routes
+    @cached_property
+    def _loop_chain(self) -> LoopChain:
+        chain = LoopChain(self.matrix, self._best_route)
+        if chain.disagreement > _AGREEMENT:
+            exact = "method='exact'" if self.covers <= TABLE_COVERS else "fewer covers"
+            problem = (
+                f"routes of this kernel of {self.covers} covers cannot be drawn reliably: chains "
+                f"from different starts disagree ({chain.disagreement:.3g} times the variance of "
+                f"independent draws). Write {exact}, or mix in a little Uniform(): "
+                "mix(topology, Uniform(), weights=[0.99, 0.01])."
+            )
+            if not self._insists or math.isinf(chain.disagreement):
+                raise McoverError(problem)
+            warnings.warn(problem, McoverWarning, stacklevel=6)  # where routes were asked for
+        return chain
 
-        chain_routes(self.matrix, self._best_route, chain_sweeps(self.covers), rng, out)
+    def _chain(self, rng: Generator, out: Routes) -> None:
+        self._loop_chain.draw(rng, out)
 
     def _assign(self, rng: Generator, out: Routes) -> None:
         log_q = np.log(np.maximum(self.matrix, np.finfo(float).tiny))
         for route in out:
             route[:] = _assign(log_q + rng.gumbel(size=log_q.shape))
+
+
+class LoopChain:
+    """A Markov chain on routes that crosses between sectors: Jerrum and Sinclair's, unrejected.
+
+    The chain of "Approximating the permanent" (1989), known to physics as a worm: it goes through
+    routes that lack one row and one column, and so through a whole turn of a ring or any other
+    alternating cycle, one entry at a time (:func:`~mcover.permutation_kernels.loop_routes`). Swaps
+    of two rows cannot do that where the routes in between are improbable. Zeros do no harm.
+
+    How many loops lie between two draws is measured. ``_CHAINS`` chains, half of them from the best
+    route and half from uniform permutations, make ``_DRAWS`` draws each, and the loops between
+    draws are doubled until the chains agree: until in every row the variance of the marginals
+    between chains is that of independent draws. A factor F of it means draws worth 1/F of
+    independent ones; chains that stay where they started have F = ``_DRAWS``. An autocorrelation r
+    of successive draws has F = (1 + r) / (1 − r): about 0.4 at most passes, and ``_SPACING`` times
+    as many loops leave about 0.001. Routes of a sector that no chain has seen go unnoticed, as do
+    differences in rows that move in fewer than 1/``_DRAWS`` of the draws.
+
+    What it draws from is the law of a kernel whose entries are rounded to 2⁻⁵⁰. The total variation
+    from the law is, to first order, at most 2⁻⁵⁰ Σ_αβ perm(Q without α, β) / perm(Q), and that sum
+    is M times the mean number of steps in a loop: about 2e-12 for 50 steps at M = 40.
+
+    Attributes:
+        loops: between two draws.
+        disagreement: the largest factor F of any row in the last test; inf where loops did not end.
+    """
+
+    def __init__(self, matrix: NDArray[np.float64], best: NDArray[np.int64]) -> None:
+        covers = len(matrix)
+        cumulative = np.cumsum(matrix.T, axis=1)
+        self._cumulative = cumulative / cumulative[:, -1:]
+        steps = np.arange(covers) / covers
+        guide = [np.searchsorted(column, steps, side="right") for column in self._cumulative]
+        self._guide = np.array(guide, dtype=np.int32)
+        rngs = streams(
+            [covers, _CHAINS, _DRAWS], _CHAINS
+        )  # a kernel has one test, whatever the seed
+        self._states = np.stack([rng.permutation(covers) for rng in rngs])
+        self._states[::2] = best
+        tested = 8
+        self.disagreement = self._test(tested, rngs)
+        while _AGREEMENT < self.disagreement < math.inf and tested < _LOOPS * covers:
+            tested *= 2
+            self.disagreement = self._test(tested, rngs)
+        self.loops = _SPACING * tested
+
+    def draw(self, rng: Generator, out: Routes) -> None:
+        """Fills out (size, M), from the end of one of the chains of the test on."""
+        self._run(self._states[rng.integers(_CHAINS)].copy(), self.loops, rng, out, 2**62)
+
+    def _run(
+        self, state: NDArray[np.int64], loops: int, rng: Generator, out: Routes, limit: int
+    ) -> int:
+        from mcover.permutation_kernels import loop_routes
+
+        steps: int = loop_routes(self._cumulative, self._guide, state, loops, limit, rng, out)
+        return steps
+
+    def _test(self, loops: int, rngs: list[Generator]) -> float:
+        """Runs each chain on, and compares: the largest F of any row."""
+        covers = len(self._guide)
+        drawn = np.empty((_DRAWS, covers), dtype=route_type(covers))
+        total, squares = np.zeros((2, covers * covers))
+        for state, rng in zip(self._states, rngs, strict=True):
+            if self._run(state, loops, rng, drawn, _STEPS) < 0:
+                return math.inf
+            entries = np.arange(covers) * covers + drawn
+            counts = np.bincount(entries.ravel(), minlength=covers * covers)
+            total += counts
+            squares += counts**2
+        mean = total / (_CHAINS * _DRAWS)
+        seen = (squares - total**2 / _CHAINS) / (_DRAWS * (_CHAINS - 1))
+        seen, independent = (x.reshape(covers, covers).sum(axis=1) for x in (seen, mean - mean**2))
+        return float(np.max(seen / (independent + 1 / _DRAWS)))
+
+
+def fill(
+    out: NDArray[Any],
+    draw: Callable[[Generator, NDArray[Any]], None],
+    chunk: int,
+    seed: Seed,
+    threads: int | None,
+) -> None:
+    """Fills ``out`` by ``draw(rng, part)``, one random stream to each ``chunk`` rows."""
+    parts = [out[start : start + chunk] for start in range(0, len(out), chunk)]
+    rngs = streams(seed, len(parts))
+    # The first part is drawn here, so that tables are built and loops compiled just once.
+    for rng, part in zip(rngs[:1], parts[:1], strict=True):
+        draw(rng, part)
+    if len(parts) > 1:
+        with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+            list(pool.map(draw, rngs[1:], parts[1:]))
 
 
 def sample(

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,14 +22,15 @@ from numpy.typing import NDArray
 
 from mcover.errors import McoverError
 from mcover.limits import require_memory
-from mcover.permutations import Routes, Sampler, route_type
-from mcover.seeds import Seed, seed_sequence, streams
-from mcover.topology import Topology, check_covers
+from mcover.permutations import Routes, Sampler, fill, route_type
+from mcover.seeds import Seed, seed_sequence
+from mcover.topology import Topology, check_covers, whole
 
 Float = TypeVar("Float", np.float32, np.float64)
 
 BYTE_COVERS = 5  # up to here a byte counts all M! permutations
-TABLE_ROWS = 2**16  # what two bytes count: all permutations up to M = 8, a sample beyond
+ALL_COVERS = 8  # up to here two bytes do
+TABLE_ROWS = 2**16  # what two bytes count: rows of a table that is a sample
 _CHUNK = 2**17  # indices per random stream: fixed, so that draws do not depend on the threads
 
 
@@ -83,7 +82,10 @@ def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Se
     >>> bank.routes.shape, [bank.routes[s, p].tolist() for s, p in enumerate(bank.destinations)]
     ((2, 4, 3), [[0, 1, 2], [0, 1, 2]])
     """
-    destinations, routes = _destinations(covers, sources, size, seed)
+    covers, sources, size = _counts(covers, sources, size)
+    needed = 2 * size * sources * covers * np.dtype(route_type(covers)).itemsize
+    require_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
+    destinations, routes = _destinations(sources, size, seed)
     return _fill(topology, covers, sources, destinations, routes)
 
 
@@ -140,13 +142,14 @@ def draw_indexed_bank(
     >>> [bank.routes[s, p].tolist() for s, p in enumerate(bank.destinations)]
     [[0, 1, 2], [0, 1, 2]]
     """
-    destinations, root = _destinations(covers, sources, size, seed)
-    all_routes = math.factorial(covers) <= TABLE_ROWS
+    covers, sources, size = _counts(covers, sources, size)
+    all_routes = covers <= ALL_COVERS
     rows = math.factorial(covers) if all_routes else min(TABLE_ROWS, 1 + size * sources)
     dtype: type[np.unsignedinteger] = np.uint8 if covers <= BYTE_COVERS else np.uint16
     needed = size * sources * np.dtype(dtype).itemsize
     needed += 2 * rows * covers * np.dtype(route_type(covers)).itemsize
     require_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
+    destinations, root = _destinations(sources, size, seed)
     sampler = Sampler(topology.matrix(covers))
     of_table, of_index = root.spawn(2)
     if all_routes:
@@ -174,10 +177,8 @@ def draw_mixers(
     Shape: (units, blocks, M, M), row β the cover that reads, column α the cover that is read.
     Memory: units · blocks · M · (4M + draws) bytes.
     """
-    check_covers(covers)
-    for name, count in (("units", units), ("blocks", blocks), ("draws", draws)):
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
+    covers, draws = check_covers(covers), whole(draws, "draws")
+    units, blocks = whole(units, "units"), whole(blocks, "blocks")
     needed = units * blocks * covers * (4 * covers + draws)
     require_memory(needed, f"mixers of {units} units and {blocks} blocks", "use fewer blocks")
     sampler = Sampler(topology.matrix(covers))
@@ -191,7 +192,7 @@ def exact_mixers(topology: Topology, covers: int, units: int, blocks: int) -> ND
     Shape: (units, blocks, M, M), read-only.
     """
     matrix = topology.matrix(covers).astype(np.float32)
-    return np.broadcast_to(matrix, (units, blocks, covers, covers))
+    return np.broadcast_to(matrix, (whole(units, "units"), whole(blocks, "blocks"), *matrix.shape))
 
 
 def inverse(routes: Routes) -> Routes:
@@ -202,19 +203,19 @@ def inverse(routes: Routes) -> Routes:
     return result
 
 
-def _destinations(
-    covers: int, sources: int, size: int, seed: Seed
-) -> tuple[NDArray[np.int64], SeedSequence]:
-    """Which sources are destinations, in order, and the seed of their routes."""
-    check_covers(covers)
-    for name, count in (("sources", sources), ("the bank's size", size)):
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
+def _counts(covers: int, sources: int, size: int) -> tuple[int, int, int]:
+    """Covers, sources and size of a bank as plain ints, refused where no bank has them."""
+    counts = check_covers(covers), whole(sources, "sources"), whole(size, "the bank's size")
     if size > sources:
         raise McoverError(
             f"a bank of {size} destinations was asked for, but there are {sources} sources; "
             f"write at most {sources} (that is the exact directed lift)."
         )
+    return counts
+
+
+def _destinations(sources: int, size: int, seed: Seed) -> tuple[NDArray[np.int64], SeedSequence]:
+    """Which sources are destinations, in order, and the seed of their routes."""
     where, routes = seed_sequence(seed).spawn(2)
     chosen = np.random.default_rng(where).choice(sources, size=size, replace=False)
     return np.sort(chosen), routes
@@ -232,16 +233,7 @@ def _draw_indices(
 
     keep, either = alias_table(law, dtype(0))
     out = np.empty(count, dtype=dtype)
-    parts = [out[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
-
-    def draw(rng: np.random.Generator, part: NDArray[np.unsignedinteger]) -> None:
-        draw_aliased(keep, either, rng, part)
-
-    rngs = streams(seed, len(parts))
-    draw(rngs[0], parts[0])  # here, so that the loop is compiled just once
-    if len(parts) > 1:
-        with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-            list(pool.map(draw, rngs[1:], parts[1:]))
+    fill(out, partial(draw_aliased, keep, either), _CHUNK, seed, threads)
     return out
 
 
@@ -249,8 +241,6 @@ def _fill(
     topology: Topology, covers: int, sources: int, destinations: NDArray[np.int64], seed: Seed
 ) -> Bank:
     size = len(destinations)
-    needed = 2 * size * sources * covers * np.dtype(route_type(covers)).itemsize
-    require_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
     routes = Sampler(topology.matrix(covers)).sample(size * sources, seed)
     routes = routes.reshape(size, sources, covers)
     routes[np.arange(size), destinations] = np.arange(covers)

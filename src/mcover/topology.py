@@ -9,17 +9,38 @@ conditions the numbers, and matters where Q itself mixes messages.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcover.balance import balance, log_weights
-from mcover.errors import McoverError
-from mcover.facts import Facts, facts
+from mcover.errors import McoverError, UnreachableError
+from mcover.limits import require_memory
 
 Matrix = NDArray[np.float64]
+
+_LARGEST_SHIFT = 2.0**32  # a double of this size still tells a millionth of a cover
+_SMALLEST_SIGMA = 1e-100  # the square of a displacement in such widths is still finite
+_TOLERANCE = 1e-13  # of the logarithms of row sums
+_SINKHORN, _NEWTON = 100_000, 10_000  # steps
+_NUMBERS = (Real, np.bool_)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Three numbers that say how a topology mixes.
+
+    Attributes:
+        spectral_gap: 1 − |λ₂|: how fast differences between covers fade under mixing; 0 never.
+        drift: circular mean of β − α, in covers: how far a message moves along the ring per read.
+        effective_width: exp of the mean row entropy: from how many covers a source is read.
+    """
+
+    spectral_gap: float
+    drift: float
+    effective_width: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +56,10 @@ class Topology:
 
     kind: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, _parameter(self, field))
+
     def log_kernel(self, covers: int) -> Matrix:
         """Unbalanced log Q, shape (covers, covers); −inf where a read is impossible."""
         raise TypeError(f"{type(self).__name__} is not a topology: it has no kernel.")
@@ -46,12 +71,20 @@ class Topology:
         array([[0.5, 0.5],
                [0.5, 0.5]])
         """
-        check_covers(covers)
+        covers = check_covers(covers)
+        # Five matrices at a time: the logarithms, their balance and what is made on the way.
+        require_memory(40 * covers**2, f"a kernel of {covers} covers", "take fewer covers")
         return balance(self.log_kernel(covers), repr(self))
 
     def facts(self, covers: int) -> Facts:
         """Spectral gap, drift and effective width at this number of covers."""
-        return facts(self.matrix(covers))
+        matrix = self.matrix(covers)
+        moduli = np.sort(np.abs(np.linalg.eigvals(matrix)))
+        second = moduli[-2] if covers > 1 else 0.0
+        turn = np.sum(matrix * np.exp(-2j * np.pi * _offsets(covers) / covers)) / covers
+        drift = np.angle(turn) * covers / (2 * np.pi) if abs(turn) > 1e-9 else 0.0
+        entropy = -np.sum(matrix * np.log(matrix, where=matrix > 0, out=np.zeros_like(matrix)))
+        return Facts(float(max(1 - second, 0.0)), float(drift), float(np.exp(entropy / covers)))
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict for configs and result tables; :func:`from_dict` reads it back."""
@@ -76,9 +109,6 @@ class GaussianRing(Topology, kind="ring"):
     """Where a cover reads, in covers ahead of itself; may be fractional."""
     skew: float = 0.0
     """Wider ahead (positive) or behind (negative); between -1 and 1."""
-
-    def __post_init__(self) -> None:
-        _check_gaussian(self, self.sigma, self.skew, self.shift)
 
     def log_kernel(self, covers: int) -> Matrix:
         return _log_gaussian(_ring_displacement(covers, self.shift), self.sigma, self.skew)
@@ -109,10 +139,6 @@ class Band(Topology, kind="band"):
     one_sided: bool = False
     """Reach ahead only."""
 
-    def __post_init__(self) -> None:
-        if self.width < 0 or self.width != int(self.width):
-            raise McoverError(f"Band width is {self.width}; write a whole number of at least 0.")
-
     def log_kernel(self, covers: int) -> Matrix:
         ahead = (-_offsets(covers)) % covers
         near = ahead <= self.width
@@ -135,9 +161,6 @@ class Chain(Topology, kind="chain"):
     skew: float = 0.0
     """Wider ahead (positive) or behind (negative); between -1 and 1."""
 
-    def __post_init__(self) -> None:
-        _check_gaussian(self, self.sigma, self.skew)
-
     def log_kernel(self, covers: int) -> Matrix:
         return _log_gaussian(-_offsets(covers).astype(float), self.sigma, self.skew)
 
@@ -152,11 +175,6 @@ class Blocks(Topology, kind="blocks"):
     """Width, in blocks."""
     shift: float = 0.0
     """Where a block reads, in blocks ahead."""
-
-    def __post_init__(self) -> None:
-        if self.count < 1 or self.count != int(self.count):
-            raise McoverError(f"Blocks count is {self.count}; write a whole number of at least 1.")
-        _check_gaussian(self, self.sigma, 0.0, self.shift)
 
     def log_kernel(self, covers: int) -> Matrix:
         size, rest = divmod(covers, self.count)
@@ -183,11 +201,6 @@ class Torus(Topology, kind="torus"):
     """Where a cover reads along the first direction."""
     col_shift: float = 0.0
     """Where a cover reads along the second direction."""
-
-    def __post_init__(self) -> None:
-        if min(self.rows, self.cols) < 1:
-            raise McoverError(f"{self!r} has an empty side; write rows and cols of at least 1.")
-        _check_gaussian(self, self.sigma, 0.0, self.row_shift, self.col_shift)
 
     def log_kernel(self, covers: int) -> Matrix:
         if covers != self.rows * self.cols:
@@ -263,13 +276,16 @@ def mix(*topologies: Topology, weights: ArrayLike | None = None) -> Topology:
     """
     if not topologies or not all(isinstance(part, Topology) for part in topologies):
         raise McoverError("mix takes topologies; write e.g. mix(GaussianRing(1.0), Uniform()).")
-    share = np.ones(len(topologies)) if weights is None else np.asarray(weights, dtype=float)
-    if share.shape != (len(topologies),) or not np.all(np.isfinite(share)) or np.any(share <= 0):
+    share = np.ones(len(topologies)) if weights is None else np.asarray(weights)
+    fits = share.shape == (len(topologies),) and share.dtype.kind in "iuf" and np.all(share > 0)
+    with np.errstate(over="ignore"):
+        share = share / np.sum(share, dtype=float) if fits else share
+    if not fits or not np.all(share > 0):
         raise McoverError(
             f"mix got weights {weights!r} for {len(topologies)} topologies; "
-            "write one positive number for each."
+            "write one positive number for each, and a finite sum."
         )
-    return Mixture(tuple(topologies), tuple((share / share.sum()).tolist()))
+    return Mixture(tuple(topologies), tuple(share.tolist()))
 
 
 def from_dict(plain: dict[str, Any]) -> Topology:
@@ -293,15 +309,63 @@ def from_dict(plain: dict[str, Any]) -> Topology:
     return cls(**values)
 
 
-def check_covers(covers: int) -> None:
+def whole(value: Any, name: str, least: int = 1) -> int:
+    """``value`` as an int, refused unless it is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise McoverError(f"{name} is {value!r}; write a whole number of at least {least}.")
+    return int(value)
+
+
+def check_covers(covers: int) -> int:
     """Refuses a number of covers that is not a whole number of at least 1."""
-    if not isinstance(covers, int | np.integer) or covers < 1:
-        raise McoverError(f"covers is {covers!r}; write a whole number of at least 1.")
+    return whole(covers, "covers")
+
+
+def _parameter(topology: Topology, field: Field[Any]) -> Any:
+    """A number of a topology as a plain bool, int or float, refused if it is out of range."""
+    name, value = field.name, getattr(topology, field.name)
+    kind = getattr(field.type, "__name__", field.type)
+    if kind not in ("bool", "int", "float"):
+        return value
+    wrong = f"{type(topology).__name__} {name} is {value!r}; write"
+    if (kind == "bool") != isinstance(value, bool | np.bool_) or not isinstance(value, _NUMBERS):
+        raise McoverError(f"{wrong} {'True or False' if kind == 'bool' else 'a number'}.")
+    if kind == "bool":
+        return bool(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise McoverError(f"{wrong} a number that a float can hold.") from None
+    if kind == "int" and not number.is_integer():
+        raise McoverError(f"{wrong} a whole number.")
+    match name:
+        case "sigma" if not number > 0:
+            rule = "sigma must be positive; inf is the uniform limit."
+        case "sigma" if number < _SMALLEST_SIGMA:
+            rule = f"sigma must be at least {_SMALLEST_SIGMA:g}; widen it."
+        case "skew" if not -1 < number < 1:
+            rule = "skew must lie between -1 and 1, both excluded."
+        case "shift" | "row_shift" | "col_shift" if not math.isfinite(number):
+            rule = "a shift must be a finite number of covers."
+        case "shift" | "row_shift" | "col_shift" if abs(number) > _LARGEST_SHIFT:
+            rule = (
+                f"a shift beyond {_LARGEST_SHIFT:.0f} covers loses its place on the ring to "
+                "rounding; write its remainder after whole turns."
+            )
+        case "width" if number < 0:
+            rule = "width must be a whole number of at least 0."
+        case "count" | "rows" | "cols" if number < 1:
+            rule = f"{name} must be a whole number of at least 1."
+        case _:
+            if isinstance(value, Integral):
+                return int(value)
+            return int(number) if kind == "int" else number
+    raise McoverError(f"{topology!r}: {rule}")
 
 
 def _offsets(covers: int) -> NDArray[np.int64]:
     """α − β, shape (covers, covers)."""
-    index = np.arange(covers)
+    index = np.arange(int(covers))
     return index[:, None] - index[None, :]
 
 
@@ -321,10 +385,99 @@ def _log_gaussian(displacement: Matrix, sigma: float, skew: float) -> Matrix:
     return result
 
 
-def _check_gaussian(topology: Topology, sigma: float, skew: float, *shifts: float) -> None:
-    if not sigma > 0:
-        raise McoverError(f"{topology!r}: sigma must be positive; inf is the uniform limit.")
-    if not -1 < skew < 1:
-        raise McoverError(f"{topology!r}: skew must lie between -1 and 1, both excluded.")
-    if not all(math.isfinite(shift) for shift in shifts):
-        raise McoverError(f"{topology!r}: a shift must be a finite number of covers.")
+def log_weights(matrix: ArrayLike) -> Matrix:
+    """log of a kernel, refused unless it is square, finite, non-negative and not empty."""
+    try:
+        given = np.asarray(matrix)
+        if given.dtype.kind not in "biufO":
+            raise TypeError(f"its entries are of type {given.dtype}")
+        weights = given.astype(float)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise McoverError(f"a kernel must be an array of numbers: {error}.") from error
+    if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
+        raise McoverError(f"a kernel must be square (covers, covers); got shape {weights.shape}.")
+    if not weights.size:
+        raise McoverError("a kernel needs at least one cover; got an empty matrix.")
+    if not np.all(np.isfinite(weights)):
+        raise McoverError("a kernel must be finite; replace its NaN or infinite entries.")
+    if np.any(weights < 0):
+        where = np.unravel_index(np.argmin(weights), weights.shape)
+        raise McoverError(
+            f"a kernel must not be negative; entry {tuple(map(int, where))} is {weights[where]:g}. "
+            "Write 0 for a read that must not happen."
+        )
+    with np.errstate(divide="ignore"):
+        result: Matrix = np.log(weights)
+    return result
+
+
+def balance(log_kernel: Matrix, name: str) -> Matrix:
+    """Scales rows and columns of exp(log_kernel) until all of them sum to 1.
+
+    Sinkhorn's iteration, on logarithms, after entries on no permutation at all have been removed:
+    on what is left it converges geometrically, and neither change touches the law of the routes.
+    Its rate is that at which the balanced kernel mixes; where that is slow, Newton's steps follow.
+
+    Shape: (covers, covers) in and out. ``name`` is how an error calls the kernel.
+    """
+    log_q = np.where(_on_a_permutation(np.isfinite(log_kernel), name), log_kernel, -np.inf)
+    for step in range(_SINKHORN + _NEWTON):
+        log_q -= _log_sum(log_q, axis=0)
+        rows = _log_sum(log_q, axis=1)
+        balanced = np.max(np.abs(rows)) < _TOLERANCE
+        log_q -= rows if balanced or step < _SINKHORN else _newton_step(log_q, rows)
+        if balanced:
+            # A read that is possible stays possible: it is never rounded down to an exact zero.
+            floor = np.where(np.isfinite(log_q), np.finfo(float).tiny, 0.0)
+            return np.maximum(np.exp(log_q), floor)
+    raise McoverError(
+        f"{name} could not be balanced in {_SINKHORN} Sinkhorn and {_NEWTON} Newton steps (rows "
+        f"are off by {np.max(np.abs(rows)):.1e}); its entries differ too much in size: widen it, "
+        "or set the smallest entries to 0."
+    )
+
+
+def _newton_step(log_q: Matrix, rows: Matrix) -> Matrix:
+    """What to subtract from the logarithms of the rows, (M, 1), once columns sum to 1.
+
+    Minimises Σ_β log Σ_α exp(log q + x_α) − Σ_α x_α, which is convex; its gradient is the row sums
+    less 1. Its Hessian diag(q qᵀ 1) − q qᵀ is a Laplacian, made here without differences of
+    numbers that are nearly equal. The small multiple of the identity fixes what the columns undo;
+    where it is not small, rows exchange less weight than the tolerance.
+    """
+    q = np.exp(log_q)
+    exchange = q @ q.T
+    np.fill_diagonal(exchange, 0.0)
+    hessian = np.diag(exchange.sum(axis=1) + 0.1 * _TOLERANCE) - exchange
+    step: Matrix = np.linalg.solve(hessian, np.expm1(rows))
+    return step / max(1.0, np.abs(step).max())
+
+
+def _log_sum(log_q: Matrix, axis: int) -> Matrix:
+    top = log_q.max(axis=axis, keepdims=True)
+    result: Matrix = top + np.log(np.exp(log_q - top).sum(axis=axis, keepdims=True))
+    return result
+
+
+def _on_a_permutation(support: NDArray[np.bool_], name: str) -> NDArray[np.bool_]:
+    """Which positive entries lie on at least one permutation of positive weight.
+
+    With one perfect matching in hand, an entry lies on some other one just when it closes an
+    alternating cycle, that is, when it joins two nodes of one strongly connected component.
+    """
+    if support.all():
+        return support
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
+
+    column_of = maximum_bipartite_matching(csr_array(support), perm_type="column")
+    if np.any(column_of < 0):
+        lost = int(np.flatnonzero(column_of < 0)[0])
+        raise UnreachableError(
+            f"under {name} no permutation of the {len(support)} covers is possible: the zeros of "
+            f"its kernel leave cover {lost} with nothing to read. Allow more reads, for example by "
+            "mixing in a little Uniform(): mix(topology, Uniform(), weights=[0.99, 0.01])."
+        )
+    row_of = np.argsort(column_of)
+    _, component = connected_components(csr_array(support[:, column_of]), connection="strong")
+    return support & (component[:, None] == component[row_of][None, :])

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from mcover.facts import Facts
 from mcover.nn.collapse import one_cover
 from mcover.nn.mixing import plain
 from mcover.nn.settings import Settings
+from mcover.topology import Facts
 
 
 @dataclass(frozen=True)
