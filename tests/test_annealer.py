@@ -24,8 +24,8 @@ from mcover import (
 )
 from mcover.annealing import AnnealResult, BetaSchedule, CustomSchedule, GeometricSchedule, Settings
 from mcover.annealing.chains import cover_overlap
+from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
-from mcover.limits import VARIABLE
 from mcover.routing import draw_bank
 from mcover.seeds import seed_sequence
 

@@ -9,8 +9,8 @@ from scipy.stats import chisquare
 
 from kernels_under_test import NAMES, TOPOLOGIES
 from mcover import Band, Chain, GaussianRing, Identity, McoverError, Uniform, permutations
+from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
-from mcover.limits import VARIABLE
 from mcover.permutation_kernels import alias_table
 from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers, exact_mixers, inverse
 

@@ -16,6 +16,7 @@ from mcover import statistics as statistics
 from mcover.annealing import Committee, LinearSchedule, Perceptron, anneal, teacher_student
 from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph
+from mcover.lifting import Directed, Messages
 from mcover.topology import (
     Band,
     Blocks,
@@ -40,11 +41,13 @@ __all__ = [
     "Chain",
     "Committee",
     "Custom",
+    "Directed",
     "FactorGraph",
     "GaussianRing",
     "Identity",
     "LinearSchedule",
     "McoverError",
+    "Messages",
     "Perceptron",
     "Torus",
     "Uniform",

@@ -57,7 +57,10 @@ def real(
     mcover.errors.McoverError: lr is nan; write a finite number above 0.
     """
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
-    number = float(value) if is_number else math.nan
+    try:
+        number = float(value) if is_number else math.nan
+    except OverflowError:  # an integer beyond the range of floats
+        number = math.nan
     fits = least <= number <= most and (above == -math.inf or number > above)
     fits = fits and (below == math.inf or number < below)
     if not fits or (math.isinf(number) and not infinite):
@@ -67,6 +70,13 @@ def real(
         kind = "number" if infinite else "finite number"
         raise McoverError(f"{name} is {_shown(value)}; write a {kind}{limits}.")
     return number
+
+
+def counts(of: Any, *names: str, optional: bool = False) -> None:
+    """Fields of a frozen value that are whole numbers of at least 1, or None where optional."""
+    for name in names:
+        if not (optional and getattr(of, name) is None):
+            object.__setattr__(of, name, whole(name, getattr(of, name), 1))
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> Any:

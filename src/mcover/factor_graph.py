@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mcover import checks
 from mcover.errors import McoverError
 from mcover.permutations import Sampler
 from mcover.routing import Bank, inverse
 from mcover.seeds import Seed
-from mcover.topology import Topology, check_covers
+from mcover.topology import Topology
 
 Route = Sequence[int]
 Incidence = tuple[int, int]  # (factor a, destination variable i)
@@ -118,7 +119,7 @@ class FactorGraph:
         ``wiring="sym"`` (factors of at most two variables) sets ρ_{a→j,i} = ρ_{a→i,j}⁻¹, so that
         both directions of a factor see the same edges: an ordinary M-cover of the graph.
         """
-        check_covers(covers)
+        checks.whole("covers", covers, 1)
         if wiring not in ("asym", "sym"):
             raise McoverError(f"wiring is {wiring!r}; write 'asym' or 'sym'.")
         widest = max(len(factor.variables) for factor in self.factors)

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
+from mcover import checks
 from mcover.errors import McoverError, McoverWarning
-from mcover.limits import require_memory
 from mcover.seeds import Seed, streams
-from mcover.topology import balance, log_weights, whole
+from mcover.topology import balance, log_weights
 
 Method = Literal["auto", "exact", "chain", "assign"]
 Routes = NDArray[np.unsignedinteger]
@@ -81,10 +81,10 @@ class Sampler:
 
         Shape: (size, M), ``out[n, α]`` the cover that α reads. Memory: size · M bytes (M ≤ 256).
         """
-        size = whole(size, "size", least=0)
+        size = checks.whole("size", size, 0)
         dtype = route_type(self.covers)
         needed = size * self.covers * np.dtype(dtype).itemsize
-        require_memory(needed, f"{size} routes of {self.covers} covers", "draw fewer at a time")
+        checks.memory(needed, f"{size} routes of {self.covers} covers", "draw fewer at a time")
         out = np.empty((size, self.covers), dtype=dtype)
         draw = {"exact": self._exact, "chain": self._chain, "assign": self._assign}[self.method]
         fill(out, draw, _CHUNK, seed, threads)
@@ -140,7 +140,7 @@ class Sampler:
                 f"kernel has {self.covers}. Draw routes with method='chain' and average them."
             )
         bytes_needed = 17 << self.covers
-        require_memory(bytes_needed, f"the table for {self.covers} covers", "take fewer covers")
+        checks.memory(bytes_needed, f"the table for {self.covers} covers", "take fewer covers")
         from mcover.permutation_kernels import completion_table
 
         return completion_table(self.matrix)

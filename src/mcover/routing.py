@@ -20,11 +20,11 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.limits import require_memory
 from mcover.permutations import Routes, Sampler, fill, route_type
 from mcover.seeds import Seed, seed_sequence
-from mcover.topology import Topology, check_covers, whole
+from mcover.topology import Topology
 
 Float = TypeVar("Float", np.float32, np.float64)
 
@@ -84,7 +84,7 @@ def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Se
     """
     covers, sources, size = _counts(covers, sources, size)
     needed = 2 * size * sources * covers * np.dtype(route_type(covers)).itemsize
-    require_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
+    checks.memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
     destinations, routes = _destinations(sources, size, seed)
     return _fill(topology, covers, sources, destinations, routes)
 
@@ -148,7 +148,7 @@ def draw_indexed_bank(
     dtype: type[np.unsignedinteger] = np.uint8 if covers <= BYTE_COVERS else np.uint16
     needed = size * sources * np.dtype(dtype).itemsize
     needed += 2 * rows * covers * np.dtype(route_type(covers)).itemsize
-    require_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
+    checks.memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
     destinations, root = _destinations(sources, size, seed)
     sampler = Sampler(topology.matrix(covers))
     of_table, of_index = root.spawn(2)
@@ -177,10 +177,10 @@ def draw_mixers(
     Shape: (units, blocks, M, M), row β the cover that reads, column α the cover that is read.
     Memory: units · blocks · M · (4M + draws) bytes.
     """
-    covers, draws = check_covers(covers), whole(draws, "draws")
-    units, blocks = whole(units, "units"), whole(blocks, "blocks")
+    covers, draws = checks.whole("covers", covers, 1), checks.whole("draws", draws, 1)
+    units, blocks = checks.whole("units", units, 1), checks.whole("blocks", blocks, 1)
     needed = units * blocks * covers * (4 * covers + draws)
-    require_memory(needed, f"mixers of {units} units and {blocks} blocks", "use fewer blocks")
+    checks.memory(needed, f"mixers of {units} units and {blocks} blocks", "use fewer blocks")
     sampler = Sampler(topology.matrix(covers))
     routes = sampler.sample(draws * units * blocks, seed).reshape(draws, units * blocks, covers)
     return _average(routes, np.float32).reshape(units, blocks, covers, covers)
@@ -192,7 +192,9 @@ def exact_mixers(topology: Topology, covers: int, units: int, blocks: int) -> ND
     Shape: (units, blocks, M, M), read-only.
     """
     matrix = topology.matrix(covers).astype(np.float32)
-    return np.broadcast_to(matrix, (whole(units, "units"), whole(blocks, "blocks"), *matrix.shape))
+    return np.broadcast_to(
+        matrix, (checks.whole("units", units, 1), checks.whole("blocks", blocks, 1), *matrix.shape)
+    )
 
 
 def inverse(routes: Routes) -> Routes:
@@ -205,7 +207,11 @@ def inverse(routes: Routes) -> Routes:
 
 def _counts(covers: int, sources: int, size: int) -> tuple[int, int, int]:
     """Covers, sources and size of a bank as plain ints, refused where no bank has them."""
-    counts = check_covers(covers), whole(sources, "sources"), whole(size, "the bank's size")
+    counts = (
+        checks.whole("covers", covers, 1),
+        checks.whole("sources", sources, 1),
+        checks.whole("the bank's size", size, 1),
+    )
     if size > sources:
         raise McoverError(
             f"a bank of {size} destinations was asked for, but there are {sources} sources; "

@@ -8,16 +8,14 @@ conditions the numbers, and matters where Q itself mixes messages.
 
 from __future__ import annotations
 
-import math
 from dataclasses import Field, asdict, dataclass, fields
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mcover import checks
 from mcover.errors import McoverError, UnreachableError
-from mcover.limits import require_memory
 
 Matrix = NDArray[np.float64]
 
@@ -25,7 +23,6 @@ _LARGEST_SHIFT = 2.0**32  # a double of this size still tells a millionth of a c
 _SMALLEST_SIGMA = 1e-100  # the square of a displacement in such widths is still finite
 _TOLERANCE = 1e-13  # of the logarithms of row sums
 _SINKHORN, _NEWTON = 100_000, 10_000  # steps
-_NUMBERS = (Real, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -71,9 +68,9 @@ class Topology:
         array([[0.5, 0.5],
                [0.5, 0.5]])
         """
-        covers = check_covers(covers)
+        covers = checks.whole("covers", covers, 1)
         # Five matrices at a time: the logarithms, their balance and what is made on the way.
-        require_memory(40 * covers**2, f"a kernel of {covers} covers", "take fewer covers")
+        checks.memory(40 * covers**2, f"a kernel of {covers} covers", "take fewer covers")
         return balance(self.log_kernel(covers), repr(self))
 
     def facts(self, covers: int) -> Facts:
@@ -309,58 +306,21 @@ def from_dict(plain: dict[str, Any]) -> Topology:
     return cls(**values)
 
 
-def whole(value: Any, name: str, least: int = 1) -> int:
-    """``value`` as an int, refused unless it is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise McoverError(f"{name} is {value!r}; write a whole number of at least {least}.")
-    return int(value)
-
-
-def check_covers(covers: int) -> int:
-    """Refuses a number of covers that is not a whole number of at least 1."""
-    return whole(covers, "covers")
-
-
 def _parameter(topology: Topology, field: Field[Any]) -> Any:
     """A number of a topology as a plain bool, int or float, refused if it is out of range."""
-    name, value = field.name, getattr(topology, field.name)
-    kind = getattr(field.type, "__name__", field.type)
-    if kind not in ("bool", "int", "float"):
-        return value
-    wrong = f"{type(topology).__name__} {name} is {value!r}; write"
-    if (kind == "bool") != isinstance(value, bool | np.bool_) or not isinstance(value, _NUMBERS):
-        raise McoverError(f"{wrong} {'True or False' if kind == 'bool' else 'a number'}.")
-    if kind == "bool":
-        return bool(value)
-    try:
-        number = float(value)
-    except OverflowError:
-        raise McoverError(f"{wrong} a number that a float can hold.") from None
-    if kind == "int" and not number.is_integer():
-        raise McoverError(f"{wrong} a whole number.")
-    match name:
-        case "sigma" if not number > 0:
-            rule = "sigma must be positive; inf is the uniform limit."
-        case "sigma" if number < _SMALLEST_SIGMA:
-            rule = f"sigma must be at least {_SMALLEST_SIGMA:g}; widen it."
-        case "skew" if not -1 < number < 1:
-            rule = "skew must lie between -1 and 1, both excluded."
-        case "shift" | "row_shift" | "col_shift" if not math.isfinite(number):
-            rule = "a shift must be a finite number of covers."
-        case "shift" | "row_shift" | "col_shift" if abs(number) > _LARGEST_SHIFT:
-            rule = (
-                f"a shift beyond {_LARGEST_SHIFT:.0f} covers loses its place on the ring to "
-                "rounding; write its remainder after whole turns."
-            )
-        case "width" if number < 0:
-            rule = "width must be a whole number of at least 0."
-        case "count" | "rows" | "cols" if number < 1:
-            rule = f"{name} must be a whole number of at least 1."
-        case _:
-            if isinstance(value, Integral):
-                return int(value)
-            return int(number) if kind == "int" else number
-    raise McoverError(f"{topology!r}: {rule}")
+    name, value = f"{field.name} of {type(topology).__name__}", getattr(topology, field.name)
+    match getattr(field.type, "__name__", field.type), field.name:
+        case "bool", _:
+            return checks.flag(name, value)
+        case "int", _:
+            return checks.whole(name, value, 0 if field.name == "width" else 1)
+        case "float", "sigma":
+            return checks.real(name, value, _SMALLEST_SIGMA, infinite=True)
+        case "float", "skew":
+            return checks.real(name, value, above=-1, below=1)
+        case "float", _:
+            return checks.real(name, value, -_LARGEST_SHIFT, _LARGEST_SHIFT)
+    return value
 
 
 def _offsets(covers: int) -> NDArray[np.int64]:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, NDArray
 
+from mcover import checks
 from mcover.annealing.problems import Problem, Signs, as_signs
 from mcover.annealing.result import AnnealResult, Trajectory, collapse_mean, collapse_sign
 from mcover.annealing.settings import Settings
 from mcover.errors import McoverError
-from mcover.limits import require_memory
 from mcover.routing import draw_bank
 from mcover.topology import Identity
 
@@ -80,7 +80,7 @@ class Job:
         size = (len(self.problem.patterns), self.problem.hidden, self.covers, self.bank)
         chain = state_bytes(self.problem.inputs, *size)
         rest = self.weights.nbytes + sum(array.nbytes for array in self.course.values())
-        require_memory(
+        checks.memory(
             threads * chain + rest,
             f"{threads} chains of {self.covers} covers and {self.bank} destinations",
             "take a smaller bank, fewer covers or fewer workers",

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mcover import checks
 from mcover.annealing.schedules import CustomSchedule, LinearSchedule, Schedule
 from mcover.errors import McoverError
-from mcover.topology import GaussianRing, Topology, check_covers
+from mcover.topology import GaussianRing, Topology
 
 Method = Literal["mcover", "exact", "rsa", "vanilla"]
 Energy = Literal["linear", "errors"]
@@ -129,7 +130,7 @@ class Settings:
         return plain
 
     def _check_numbers(self) -> None:
-        check_covers(self.covers if self.covers is not None else 1)
+        checks.whole("covers", self.covers if self.covers is not None else 1, 1)
         if self.covers is not None and self.covers > _MAX_COVERS:
             raise McoverError(f"covers is {self.covers}; the annealer goes to {_MAX_COVERS}.")
         if self.topology is not None and not isinstance(self.topology, Topology):

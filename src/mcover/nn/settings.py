@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.topology import Topology, check_covers, from_dict
+from mcover.topology import Topology, from_dict
 
 Routing = Literal["messages", "weights"]
 Mixer = Literal["sampled", "exact"]
@@ -49,7 +50,7 @@ class Settings:
     redraw_every: int | None = None
 
     def __post_init__(self) -> None:
-        check_covers(self.covers)
+        checks.whole("covers", self.covers, 1)
         if not isinstance(self.topology, Topology):
             raise McoverError(
                 f"topology is {self.topology!r}; write e.g. mcover.GaussianRing(1.5, shift=2)."

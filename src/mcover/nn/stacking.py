@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from mcover import checks
 from mcover.errors import McoverError, McoverWarning
-from mcover.limits import require_memory
 from mcover.nn.copies import Override, without_graph
 from mcover.nn.settings import Settings
 
@@ -116,7 +116,7 @@ def stacked_copy(
     tensors: list[Tensor] = [model.get_parameter(name) for name in parameters]
     tensors += [model.get_buffer(name) for name in buffers]
     sizes = [tensor.nbytes for tensor in tensors]
-    require_memory(
+    checks.memory(
         len(sources) * sum(sizes), f"{len(sources)} covers of this model", "take fewer covers, or "
         "lift a part of the model with select=[...]",
     )  # fmt: skip
