@@ -112,15 +112,28 @@ def reals(
     Traceback (most recent call last):
     mcover.errors.McoverError: values is [1, 'two']; write a list or array of numbers.
     """
-    given = np.empty(0)
-    if isinstance(values, Sequence | np.ndarray | numbers.Real | np.number):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):  # ragged, or no numbers
-            given = np.asarray(values)
+    given = _array(values)
     is_right = given.size > 0 and given.dtype.kind in "iuf" and ndim in (None, given.ndim)
     if not is_right or (finite and not np.all(np.isfinite(given))):
         what = "finite numbers" if finite and is_right else "numbers"
         raise McoverError(f"{name} is {_shown(values)}; write a list or array of {what}.")
     return given.astype(np.float64)
+
+
+def flags(name: str, values: Any) -> NDArray[np.bool_]:
+    """A list or array of True and False, not empty."""
+    given = _array(values)
+    if not given.size or given.dtype != bool:
+        raise McoverError(f"{name} is {_shown(values)}; write a list or array of True and False.")
+    return given
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """What is written as numbers, sequences or arrays; empty where it is anything else."""
+    if isinstance(values, Sequence | np.ndarray | numbers.Number | np.generic):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # ragged
+            return np.asarray(values)
+    return np.empty(0)
 
 
 def instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:
@@ -198,3 +211,17 @@ def _shown(value: Any) -> str:
     except Exception:  # a repr of the user's own may fail
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
+
+
+def writable(path: Any) -> Path:
+    """A path where a file can be written; to be asked before the work, not after it."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    target = Path(text) if isinstance(text, str) else Path()
+    if not target.name or target.is_dir():
+        raise McoverError(f"output is {_shown(str(path))}; write the path of a file.")
+    folder = target.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise McoverError(f"cannot write {target}: {folder} is not a folder that can be written.")
+    return target

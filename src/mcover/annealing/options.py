@@ -233,19 +233,18 @@ def _check_length(
 
 @dataclass(frozen=True)
 class AnnealOptions:
-    """What :func:`mcover.anneal` does to each read, as its result keeps it."""
+    """How each read is annealed: what a result keeps of the arguments it was made with."""
 
     method: Method = MCover()
     """M-cover, replicas that attract each other, or one copy."""
     schedule: Schedule = LinearSchedule()
     """One temperature for each sweep."""
     rule: Rule = "glauber"
-    """Acceptance: "glauber" 1/(1 + exp(ΔE/T)) or "metropolis" min(1, exp(−ΔE/T))."""
+    """Acceptance: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T))."""
     energy: Energy = "linear"
     """What is minimised: "linear", Σ max(0, −Δ), or "errors", the number of wrong patterns."""
     order: Order = "random"
-    """Order of the M · sites proposals of a sweep: at "random", or "sequential", cover after cover
-    of site after site."""
+    """Proposals of a sweep: at "random", or "sequential", cover after cover of site after site."""
     stop_at_zero: bool = False
     """End a read after the sweep in which its lifted energy reaches zero."""
 
