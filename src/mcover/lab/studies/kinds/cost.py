@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mcover.annealing import anneal, teacher_student
+from mcover.annealing import MCover, anneal, teacher_student
 from mcover.errors import McoverError
 from mcover.lab.studies.cells import Plain
 from mcover.lab.studies.kinds.experiment import one_thread, require_torch
@@ -38,8 +38,7 @@ def _annealing(settings: Plain, seed: int) -> float:
     n, hidden = settings["n"], settings.get("hidden", 1)
     alpha = settings["patterns"] / (n * hidden)
     problem = teacher_student(n, alpha, seed=[seed, 0], hidden=hidden)
-    bank = settings["bank"]
-    options = {"method": "exact"} if bank is None else {"bank": bank}
+    method = MCover(settings["covers"], _RING, settings["bank"])
 
     def spent(sweeps: int) -> tuple[float, float]:
         return min(once(sweeps) for _ in range(_REPEATS))
@@ -47,13 +46,11 @@ def _annealing(settings: Plain, seed: int) -> float:
     def once(sweeps: int) -> tuple[float, float]:
         result = anneal(
             problem,
-            covers=settings["covers"],
-            topology=_RING,
+            method,
             num_sweeps=sweeps,
             seed=[seed, 1],
             workers=1,
             record=2,
-            **options,
         )
         return float(result.seconds[0]), float(result.proposals[0])
 
