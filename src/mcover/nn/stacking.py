@@ -86,7 +86,7 @@ def kept_buffers(model: nn.Module, buffers: str | Sequence[str] | None) -> list[
 
 def _patterns(argument: str, given: Any) -> list[str]:
     patterns = [given] if isinstance(given, str) else given
-    if not isinstance(patterns, Sequence) or not all(isinstance(one, str) for one in patterns):
+    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) and p for p in patterns):
         raise McoverError(f"{argument} is {given!r}; write names or globs, e.g. ['head.*'].")
     return list(patterns)
 
