@@ -86,7 +86,6 @@ class Covered(nn.Module):
         self.steps = 0
         self.redraws = 0
         self._drawn = -1  # which draw the routes in force are
-        self._bank: NDArray[Any] | None = None  # these routes, once they were asked for
         self._runner = Runner(self)
         self.draw(0)
 
@@ -137,10 +136,11 @@ class Covered(nn.Module):
         """Of the directed lift: the cover that α reads source j from, shape (S, sources, M)."""
         if not self.is_directed:
             raise McoverError("routes belong to routing='directed'; see covered.mixers().")
-        if self._bank is None:
-            self._bank = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
-            self._bank.setflags(write=False)
-        return self._bank
+        runner = self._runner
+        if runner.bank is None:
+            runner.bank = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
+            runner.bank.setflags(write=False)
+        return runner.bank
 
     def next_routes(self) -> Routes | None:
         """The routes of the next evaluation, for a model that is evaluated by other code.
@@ -301,7 +301,7 @@ class Covered(nn.Module):
         for name, tensor in drawn.items():
             # A new tensor, not new values: the backward of earlier forwards reads the old one.
             self.register_buffer(name, tensor, persistent=False)
-        self._drawn, self._bank = number, None
+        self._drawn, self._runner.bank = number, None
 
     def _drawn_anew(self, number: int) -> dict[str, Tensor]:
         """Routes or mixers of a draw, by the names of their buffers."""

@@ -52,6 +52,25 @@ def slices(stacks: Mapping[str, Tensor], granularity: Granularity) -> Iterator[t
         start += count
 
 
+def virtual_models(
+    stacks: Mapping[str, Tensor],
+    granularity: Granularity,
+    index: Tensor,
+    table: Tensor,
+    inverse_table: Tensor,
+) -> list[Sequence[Tensor]]:
+    """The tensors of the M virtual models of one destination, stack by stack.
+
+    Shape: index (sources,) of all stacks, tables (K, M); for each stack M tensors (*shape).
+    """
+    rows: list[Sequence[Tensor]] = []
+    for name, span in slices(stacks, granularity):
+        stack = stacks[name]
+        per = stack[0].numel() // max(1, span.stop - span.start)
+        rows.append(gather(stack, index[span], table, inverse_table, per))
+    return rows
+
+
 def gather(
     stack: Tensor, index: Tensor, table: Tensor, inverse_table: Tensor, per: int
 ) -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mcover.errors import McoverError, McoverWarning
@@ -35,6 +36,7 @@ class Runner:
         current: what layers look up in the pass that runs.
         pending: whether a backward may still run the copies once more.
         checked: whether layers that mix were called as such.
+        bank: the routes in force of a directed lift, once they were asked for.
     """
 
     copies: Copies
@@ -51,6 +53,7 @@ class Runner:
         self.counted = Counted()
         self.pending = [False]
         self.checked = False
+        self.bank: NDArray[Any] | None = None
 
     @functools.cached_property
     def sites(self) -> dict[str, Site]:
@@ -122,9 +125,16 @@ class Runner:
             copies.renew()
         else:
             copies.release()
-        stacks, state = list(covered.stacks().values()), list(covered.state_stacks().values())
-        rows = self._rows(stacks, which)
-        self.current.begin([*stacks, *state], [*rows, *(stack.unbind() for stack in state)])
+        stacks, state = covered.stacks(), list(covered.state_stacks().values())
+        how = covered.settings.routing
+        if isinstance(how, Directed):
+            tables = covered.route_table, covered.route_inverse
+            index = covered.route_index[which]
+            rows = directed.virtual_models(stacks, how.granularity, index, *tables)
+        else:
+            rows = [stack.unbind() for stack in stacks.values()]
+        rows += [stack.unbind() for stack in state]
+        self.current.begin([*stacks.values(), *state], rows)
         self.current.mixers = {
             place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
             for place, mixer in covered.mixers().items()
@@ -150,22 +160,6 @@ class Runner:
         result = trees.stack(*outputs)
         self.pending = mark_until_backward(trees.tensors(result))
         return result
-
-    def _rows(self, stacks: list[Tensor], which: int) -> list[Sequence[Tensor]]:
-        """The rows of each stack as the covers see them, along the routes of a destination."""
-        covered = self.covered
-        how = covered.settings.routing
-        if not isinstance(how, Directed):
-            return [stack.unbind() for stack in stacks]
-        spans = directed.slices(covered.stacks(), how.granularity)
-        tables = covered.route_table, covered.route_inverse
-        return [
-            directed.gather(
-                stack, covered.route_index[which, span], *tables,
-                per=stack[0].numel() // (span.stop - span.start),
-            )
-            for stack, (_, span) in zip(stacks, spans, strict=True)
-        ]  # fmt: skip
 
     def _shared_buffers(self) -> dict[str, Tensor]:
         own = set(self.covered.state)
