@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.topology import Topology, from_dict
+from mcover.plain import from_plain, to_plain
+from mcover.topology import Topology
 
 Routing = Literal["messages", "weights"]
 Mixer = Literal["sampled", "exact"]
@@ -107,8 +108,8 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON file; :meth:`from_dict` reads them back."""
         plain = {name: value for name, value in asdict(self).items() if name != "topology"}
-        return plain | {"topology": self.topology.to_dict()}
+        return plain | {"topology": to_plain(self.topology)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Settings:
-        return cls(**plain | {"topology": from_dict(plain["topology"])})
+        return cls(**plain | {"topology": from_plain(Topology, plain["topology"])})
