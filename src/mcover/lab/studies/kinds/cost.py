@@ -11,6 +11,7 @@ from mcover.annealing import MCover, anneal, teacher_student
 from mcover.errors import McoverError
 from mcover.lab.studies.cells import Plain
 from mcover.lab.studies.kinds.experiment import one_thread, require_torch
+from mcover.lifting import Messages
 from mcover.topology import GaussianRing
 
 _RING = GaussianRing(sigma=1.5, shift=2)
@@ -71,7 +72,8 @@ def _network(settings: Plain, seed: int) -> float:
     sizes = tuple(settings["sizes"])
     with one_thread():
         base = Mlp(sizes).build([seed, 0])
-        model = lift(base, settings["covers"], _RING, blocks=settings["blocks"], seed=[seed, 1])
+        how = Messages(blocks=settings["blocks"])
+        model = lift(base, settings["covers"], _RING, how, seed=[seed, 1])
         images = torch.from_numpy(rng.standard_normal((settings["batch"], sizes[0]), np.float32))
         labels = torch.from_numpy(rng.integers(0, sizes[-1], settings["batch"]))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
