@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from mcover import MCover, McoverError, Vanilla, anneal, lift, teacher_student

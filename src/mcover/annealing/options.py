@@ -147,21 +147,10 @@ class GeometricSchedule:
 
 
 @dataclass(frozen=True)
-class BetaSchedule:
+class BetaSchedule(GeometricSchedule):
     """``count`` temperatures from start to stop, evenly spaced in β = 1/T."""
 
     kind: ClassVar[str] = "beta"
-
-    start: float = 0.4
-    stop: float = 0.01
-    count: int = 1000
-    sweeps: int = 1
-    """Sweeps at each temperature."""
-
-    def __post_init__(self) -> None:
-        _check_range(self)
-        checks.counts(self, "count")
-        _check_length(self, self.count)
 
     def temperatures(self) -> Temperatures:
         """Temperature of every sweep."""
@@ -213,7 +202,7 @@ def schedule_of(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -
     return schedule  # type: ignore[return-value]
 
 
-def _check_range(schedule: LinearSchedule | GeometricSchedule | BetaSchedule) -> None:
+def _check_range(schedule: LinearSchedule | GeometricSchedule) -> None:
     start = checks.real("start", schedule.start, above=0)
     stop = checks.real("stop", schedule.stop, above=0)
     if stop > start:
@@ -225,9 +214,7 @@ def _check_range(schedule: LinearSchedule | GeometricSchedule | BetaSchedule) ->
     checks.counts(schedule, "sweeps")
 
 
-def _check_length(
-    schedule: LinearSchedule | GeometricSchedule | BetaSchedule, count: float
-) -> None:
+def _check_length(schedule: LinearSchedule | GeometricSchedule, count: float) -> None:
     # Per sweep a temperature, a coupling and what is made on the way.
     needed = 32 * (count + 1) * schedule.sweeps
     needed = int(needed) if math.isfinite(needed) else 2**63
