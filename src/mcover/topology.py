@@ -22,7 +22,7 @@ Matrix = NDArray[np.float64]
 _LARGEST_SHIFT = 2.0**32  # a double of this size still tells a millionth of a cover
 _SMALLEST_SIGMA = 1e-100  # the square of a displacement in such widths is still finite
 _TOLERANCE = 1e-13  # of the logarithms of row sums
-_SINKHORN, _NEWTON = 100_000, 10_000  # steps
+_SINKHORN, _NEWTON = 2_000, 10_000  # steps
 
 
 @dataclass(frozen=True)
