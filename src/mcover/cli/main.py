@@ -124,4 +124,4 @@ def _as_option(message: str, arguments: list[str]) -> str:
         return message
     option = "--" + field[1].replace("_", "-")
     written = any(word.partition("=")[0].replace("_", "-") == option for word in arguments)
-    return option + message[field.end(1) :] if written else message
+    return f"{option} is {message[field.end() :]}" if written else message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from mcover.lab.training.settings import Training
@@ -68,7 +68,7 @@ def directed(
 
 def _named(topology: Topology) -> Options:
     """A topology as the fields of an Experiment."""
-    plain = topology.to_dict()
+    plain = {"kind": topology.kind} | asdict(topology)
     return {"topology": plain.pop("kind")} | {
         name: value for name, value in plain.items() if name in ("sigma", "shift")
     }
