@@ -12,8 +12,8 @@ from mcover.lab.models import small_mlp
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
 from mcover.lab.studies.cells import canonical, settings_of
 from mcover.lab.studies.kinds import KINDS, find_kind
-from mcover.lab.studies.plan import by_key
 from mcover.lab.studies.published import TABLE_1
+from mcover.lab.studies.rows import by_key
 from mcover.lab.studies.study import SCALES
 from mcover.lab.studies.tables import (
     candidate_table,
@@ -30,7 +30,7 @@ from mcover.topology import GaussianRing
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_runs_at_smoke_scale_and_is_drawn(name, tmp_path):
     study = find_study(name)
-    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    plan = study.plan("smoke")
     with Store(tmp_path / "s.sqlite") as store:
         ran = run(plan, store, Inline())
         assert ran.failed == 0
@@ -178,7 +178,7 @@ def test_unknown_studies_and_cells_are_refused():
 
 def test_contrasts_are_paired_and_corrected(tmp_path):
     study = find_study("table-1")
-    plan = Plan(study.at("smoke", trials=6, only="perceptron"), study.choice("smoke"))
+    plan = study.plan("smoke", trials=6, only="perceptron")
     with Store(tmp_path / "s.sqlite") as store:
         run(plan, store, Inline())
         rows = by_key(store.rows())
@@ -198,7 +198,7 @@ def test_contrasts_are_paired_and_corrected(tmp_path):
 
 def test_failed_trials_are_counted_and_shown(tmp_path):
     study = find_study("covers")
-    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    plan = study.plan("smoke")
     with Store(tmp_path / "s.sqlite") as store:
         run(plan, store, Inline())
         rows = by_key(store.rows())
@@ -284,7 +284,7 @@ def test_a_candidate_that_failed_is_shown_and_not_marked(searched):
 
 def test_without_candidates_there_is_no_table_of_them(tmp_path):
     study = find_study("covers")
-    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    plan = study.plan("smoke")
     with Store(tmp_path / "s.sqlite") as store:
         run(plan, store, Inline())
         summary = summarize(study, "smoke", plan, by_key(store.rows()))

@@ -173,3 +173,17 @@ def _shown(value: Any) -> str:
     except Exception:  # a repr of the user's own may fail
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
+
+
+def writable(path: Any) -> Path:
+    """A path where a file can be written; to be asked before the work, not after it."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    target = Path(text) if isinstance(text, str) else Path()
+    if not target.name or target.is_dir():
+        raise McoverError(f"output is {_shown(str(path))}; write the path of a file.")
+    folder = target.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise McoverError(f"cannot write {target}: {folder} is not a folder that can be written.")
+    return target

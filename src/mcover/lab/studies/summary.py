@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from mcover import statistics
 from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.kinds import Metric, find_kind
-from mcover.lab.studies.plan import Plan, Rows
 from mcover.lab.studies.rows import Row
-from mcover.lab.studies.study import Scale, Study
+from mcover.lab.studies.study import Plan, Rows, Scale, Study
 from mcover.statistics import Estimate
 
 
@@ -116,15 +116,11 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
         by_config.setdefault(row.config, []).append(row)
     resolved = [plan.resolve(cell, rows) or cell for cell in plan.cells]
     points = tuple(_point(cell, by_config.get(cell.config, [])) for cell in resolved)
+    candidates, contrasts = _candidates(plan, rows), _contrasts(study, points)
+    exponents = _exponents(study, points)
+    done, total = plan.progress(rows)
     return Summary(
-        study,
-        scale,
-        points,
-        tuple(_candidates(plan, rows)),
-        tuple(_contrasts(study, points)),
-        tuple(_exponents(study, points)),
-        done=len(plan.jobs(rows)) - len(plan.missing(rows)),
-        total=plan.total(rows),
+        study, scale, points, tuple(candidates), tuple(contrasts), tuple(exponents), done, total
     )
 
 
@@ -145,6 +141,12 @@ def _estimate(metric: Metric, rows: Sequence[Row]) -> Estimate:
         return statistics.fraction(values > 0)
     if metric.how == "tts":
         return statistics.time_to_solution([row.outcome["solved"] > 0 for row in rows], values)
+    return _mean(tuple(values.tolist()))
+
+
+@lru_cache(maxsize=4096)
+def _mean(values: tuple[float, ...]) -> Estimate:
+    """Studies share cells: a bootstrap of the same trials is made once."""
     return statistics.mean(values)
 
 
@@ -158,7 +160,7 @@ def _candidates(plan: Plan, rows: Rows) -> list[Candidate]:
             if not tried:
                 continue
             good = [row.outcome[name] for row in tried if name in row.outcome]
-            error = statistics.mean(good) if good else None
+            error = _mean(tuple(good)) if good else None
             chosen = resolved is not None and choice.label == resolved.chosen
             failed = len(tried) - len(good)
             found.append(Candidate(cell.label, choice.label, error, failed, chosen))

@@ -88,7 +88,7 @@ KINDS: dict[str, Kind] = {
 class PlainTrial:
     """A trial by its kind and plain settings."""
 
-    kind: str  # type: ignore[misc]
+    kind: str
     settings: Plain
 
     def run(self, seed: int) -> dict[str, float]:
