@@ -14,6 +14,7 @@ from mcover.lab.training import trial
 from mcover.lab.training.experiment import COMMITTEE_TRAINING, Experiment, committee
 from mcover.lab.training.settings import METHODS, Training
 from mcover.lab.training.trial import images_of, model_of, run_trial
+from mcover.lifting import Directed, Messages
 from mcover.topology import GaussianRing, Identity, Uniform
 
 ON_COVERS = ("mcover", "rsgd", "elastic")
@@ -95,9 +96,9 @@ def test_the_paper_s_committee_is_the_default():
     assert (how.stop_loss, how.stop_error, how.judge) == (1e-7, 0.0, "collapse")
     routed = digits("mcover")
     model = model_of(routed, images_of(routed, 0), 0)
-    assert (model.covers, model.passes, model.settings.routing) == (4, 10, "weights")
+    assert (model.covers, model.passes) == (4, 10)
     assert model.settings.topology == Uniform()
-    assert model.settings.redraw_every is None
+    assert model.settings.routing == Directed(bank=10, destinations=None)
     assert machine_of(model).J.shape == (4, 9, 64)
 
 
@@ -105,18 +106,18 @@ def test_networks_route_weights_that_are_redrawn_each_epoch_by_default():
     one = Experiment(Training(method="mcover", batch=100), model="small-mlp")
     images = data.load("digits")
     lifted = model_of(one, images, 0).settings
-    assert (lifted.covers, lifted.routing, lifted.topology) == (4, "weights", Uniform())
-    assert (lifted.noise, lifted.redraw_every) == (0.05, -(-len(images.train_labels) // 100))
+    assert (lifted.covers, lifted.topology, lifted.noise) == (4, Uniform(), 0.05)
+    assert lifted.routing == Directed(redraw_every=-(-len(images.train_labels) // 100))
     assert model_of(replace(one, model="conv"), images, 0).settings.noise == 0.02
     quenched = model_of(replace(one, redraw_every=0, noise=0.02), images, 0).settings
-    assert (quenched.noise, quenched.redraw_every) == (0.02, None)
+    assert (quenched.noise, quenched.routing) == (0.02, Directed())
 
 
 def test_messages_are_routed_as_in_the_paper_where_they_are_asked_for():
     one = Experiment(Training(method="mcover"), model="small-mlp", routing="messages")
     lifted = model_of(one, data.load("digits"), 0).settings
-    assert (lifted.covers, lifted.routing, lifted.noise) == (5, "messages", 0.01)
-    assert (lifted.topology, lifted.redraw_every) == (GaussianRing(1.5, shift=2), None)
+    assert (lifted.covers, lifted.topology) == (5, GaussianRing(1.5, shift=2))
+    assert (lifted.routing, lifted.noise) == (Messages(block_channels=1), 0.01)
 
 
 def test_replicas_of_networks_keep_to_themselves():

@@ -42,7 +42,7 @@ def one_thread():
 
 def lifted(model, method, noise=0.05):
     topology = mcover.Uniform() if method == "mcover" else mcover.Identity()
-    routing = "weights" if isinstance(model, CommitteeMachine) else "messages"
+    routing = "directed" if isinstance(model, CommitteeMachine) else "messages"
     return mcover.lift(model, 3, topology, routing, noise=noise, seed=0)
 
 
@@ -91,7 +91,7 @@ def test_gradients_of_single_models_are_counted(digits, method, options, gradien
 def test_gradients_of_a_lift_are_counted_for_every_pass(pair):
     base = CommitteeMachine(64, 5, seed=0)
     covered = mcover.lift(
-        base, 3, mcover.Uniform(), routing="weights", bank=4, destinations=None, seed=0
+        base, 3, mcover.Uniform(), mcover.Directed(bank=4, destinations=None), seed=0
     )
     history = fit(covered, pair, Training(epochs=2, batch=100))
     assert history.gradients.tolist() == [2 * 3 * 4, 4 * 3 * 4]

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mcover import checks
 from mcover.errors import McoverError
 
 _RESAMPLES = 9999
@@ -42,7 +43,7 @@ def mean(values: ArrayLike, seed: int = 0) -> Estimate:
     """Mean with a bias-corrected bootstrap interval (a point where all values agree or n = 1)."""
     from scipy.stats import bootstrap
 
-    sample = _finite(values)
+    sample = checks.reals("values", values).ravel()
     centre = float(sample.mean())
     if np.ptp(sample) == 0:
         return Estimate(centre, centre, centre, len(sample))
@@ -55,16 +56,14 @@ def mean(values: ArrayLike, seed: int = 0) -> Estimate:
 
 
 def fraction(hits: ArrayLike) -> Estimate:
-    """Share of true entries, with Wilson's interval.
+    """Share of true entries, with Wilson's interval; entries are booleans.
 
     >>> print(fraction([True, True, False, True]))
     0.7500 [0.3006, 0.9544] (n = 4)
     """
     from scipy.stats import binomtest
 
-    flags = np.asarray(hits, dtype=bool).ravel()
-    if not flags.size:
-        raise McoverError("a fraction of no trials is undefined; run at least one.")
+    flags = checks.flags("hits", hits).ravel()
     count = int(flags.sum())
     interval = binomtest(count, len(flags)).proportion_ci(method="wilson")
     return Estimate(count / len(flags), float(interval.low), float(interval.high), len(flags))
@@ -76,8 +75,14 @@ def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99
     mean cost × log(1 − certainty) / log(1 − p), at least one run; the interval is that of the
     solved fraction p. Infinite where nothing was solved.
     """
-    each = float(_finite(cost).mean())
-    p = fraction(solved)
+    costs, p = checks.reals("cost", cost).ravel(), fraction(solved)
+    certainty = checks.real("certainty", certainty, above=0, below=1)
+    if len(costs) != p.n or np.any(costs < 0):
+        raise McoverError(
+            f"cost has {len(costs)} entries, the smallest {costs.min():g}, for {p.n} trials; write "
+            "a cost of at least 0 for each of them."
+        )
+    each = float(costs.mean())
 
     def restarts(probability: float) -> float:
         if probability <= 0:
@@ -106,7 +111,7 @@ def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
     >>> paired([1, 2, 3, 4, 5], [2, 4, 6, 8, 10]).p  # all five signs alike: 2 / 2⁵
     0.0625
     """
-    ours, theirs = _finite(first), _finite(second)
+    ours, theirs = checks.reals("first", first).ravel(), checks.reals("second", second).ravel()
     if ours.shape != theirs.shape:
         raise McoverError(
             f"pairs need as many values on both sides; got {len(ours)} and {len(theirs)}."
@@ -161,7 +166,9 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
     """
-    given = np.asarray(p_values, dtype=float).ravel()
+    if isinstance(p_values, list) and not p_values:
+        return np.empty(0)
+    given = checks.reals("p_values", p_values, ndim=1, finite=False)
     corrected = np.full(given.shape, np.nan)
     known = np.flatnonzero(~np.isnan(given))
     if np.any((given[known] < 0) | (given[known] > 1)):
@@ -170,10 +177,3 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     weights = np.arange(len(order), 0, -1)
     corrected[order] = np.minimum(np.maximum.accumulate(given[order] * weights), 1.0)
     return corrected
-
-
-def _finite(values: ArrayLike) -> np.ndarray:
-    sample = np.asarray(values, dtype=float).ravel()
-    if not sample.size or not np.all(np.isfinite(sample)):
-        raise McoverError(f"a mean needs finite values and at least one; got {sample.size}.")
-    return sample

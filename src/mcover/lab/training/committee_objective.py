@@ -41,7 +41,7 @@ class CommitteeObjective(Objective):
         usable = weights.device.type == "cpu"
         self._fused = FusedGradient(stack) if usable and fused is not False else None
         self._paths: Paths | None = None
-        self._seen: Tensor | None = None
+        self._seen: NDArray[Any] | None = None
 
     def images(self, images: NDArray[np.float32], like: Tensor) -> Tensor:
         """Patterns as rows, shape (P, N)."""
@@ -124,12 +124,14 @@ class CommitteeObjective(Objective):
         model = cast(Any, self.model)
         if not is_covered(model):
             return None
-        turn = model.advance()
-        if not turn:  # messages: a bare parameter has one copy per cover, and nothing mixes
+        routes = model.next_routes()
+        if routes is None:  # messages: a bare parameter has one copy per cover, and nothing mixes
             return None
-        if model.route_index is not self._seen:
-            self._seen, self._paths = model.route_index, self._read(model.routes)
-        return None if self._paths is None else self._paths._replace(chosen=np.array(turn))
+        if routes.bank is not self._seen:
+            self._seen, self._paths = routes.bank, self._read(routes.bank)
+        if self._paths is None:
+            return None
+        return self._paths._replace(chosen=np.array(routes.destinations))
 
     def _read(self, routes: NDArray[Any]) -> Paths | None:
         """Routes of (S, sources, M) with covers first and one for each weight."""

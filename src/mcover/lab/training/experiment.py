@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from mcover.errors import McoverError
 from mcover.lab.training.settings import Training
+from mcover.lifting import Directed, Messages
 from mcover.topology import GaussianRing, Identity, Topology, Uniform
 
 COVERED = ("mcover", "rsgd", "elastic")  # methods that act on covers
@@ -171,7 +172,10 @@ class Experiment:
             elif self.kind_of_routing == "weights":
                 own |= {"noise": 0.02 if self.model == "conv" else 0.05, "redraw_every": steps}
         whole = own | given
-        return whole | {"redraw_every": whole.get("redraw_every") or None}
+        whole["redraw_every"] = whole.get("redraw_every") or None
+        how = Messages if whole.pop("routing", "messages") == "messages" else Directed
+        plain = {name: whole.pop(name) for name in ("topology", "noise")}
+        return plain | {"routing": how(**whole)}
 
     def _refuse(self, wrong: bool, names: tuple[str, ...], text: str) -> None:
         for name in names if wrong else ():

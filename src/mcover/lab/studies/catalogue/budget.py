@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from mcover import RSA, MCover, Vanilla
+from mcover.lab.perceptron import PerceptronTrial
 from mcover.lab.studies.catalogue.networks import mlp
-from mcover.lab.studies.catalogue.parts import (
-    SMOKE_ALPHA,
+from mcover.lab.studies.catalogue.parts import directed, messages
+from mcover.lab.studies.catalogue.perceptrons import (
+    PAPER,
+    PAPER_SCHEDULE,
+    SMOKE,
+    SMOKE_SCHEDULE,
     TABLE_1_RING,
-    Options,
-    directed,
-    messages,
-    perceptron,
-    routed,
-    rsa,
-    vanilla,
 )
 from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import MLP, PERCEPTRON
 from mcover.lab.studies.study import Scale, Study
 
-_PERCEPTRONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "M-cover M=3": (routed(3, TABLE_1_RING), {}),
-    "M-cover M=3, S=2": (routed(3, TABLE_1_RING, bank=2), {}),
-    "RSA M=3": (rsa(3), {}),
-    "best of 3 restarts": (vanilla(), {"reads": 3}),
-    "three times slower": (vanilla(), {"slower": 3}),
-}
+
+def _perceptrons(smoke: bool) -> dict[str, PerceptronTrial]:
+    base, schedule = (SMOKE, SMOKE_SCHEDULE) if smoke else (PAPER, PAPER_SCHEDULE)
+    plain, slower = replace(base, method=Vanilla()), replace(schedule, step=schedule.step / 3)
+    return {
+        "M-cover M=3": replace(base, method=MCover(3, TABLE_1_RING)),
+        "M-cover M=3, S=2": replace(base, method=MCover(3, TABLE_1_RING, bank=2)),
+        "RSA M=3": replace(base, method=RSA(3)),
+        "best of 3 restarts": replace(plain, reads=3),
+        "three times slower": replace(plain, schedule=slower),
+    }
+
+
 _LONG = {"times": 5}
 # A step of SAM takes two gradients, one of five covers takes five.
 _NETWORKS: dict[str, dict[str, Any]] = {
@@ -46,15 +52,14 @@ _RIVALS = [series for series, options in _NETWORKS.items() if options.get("metho
 
 def _cells(scale: Scale, perceptrons: int, networks: int) -> tuple[Cell, ...]:
     smoke = scale == "smoke"
-    more: Options = {"smoke": True, "alpha": SMOKE_ALPHA} if smoke else {}
     cells = [
         Cell(
-            PlainTrial("perceptron", perceptron(options, **more, **how)),
+            trial,
             series,
             f"{PERCEPTRON}, equal proposals",
             trials=perceptrons,
         )
-        for series, (options, how) in _PERCEPTRONS.items()
+        for series, trial in _perceptrons(smoke).items()
     ]
     cells += [
         Cell(
@@ -84,7 +89,11 @@ EQUAL_BUDGET = Study(
         "paper": _cells("paper", 100, 10),
     },
     contrasts=(
-        *(("M-cover M=3", series) for series in _PERCEPTRONS if series != "M-cover M=3"),
+        *(
+            ("M-cover M=3", series)
+            for series in _perceptrons(smoke=False)
+            if series != "M-cover M=3"
+        ),
         *(("M-cover M=5", series) for series in _NETWORKS if series != "M-cover M=5"),
         *(("directed lift M=5, redrawn", series) for series in _RIVALS),
     ),

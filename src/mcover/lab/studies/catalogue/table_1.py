@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mcover.lab.studies.catalogue.committees import committee_lines
 from mcover.lab.studies.catalogue.networks import mlp
-from mcover.lab.studies.catalogue.parts import (
-    PAPER_ALPHA,
-    SMOKE_ALPHA,
-    TABLE_1_RING,
-    messages,
-    perceptron,
-    routed,
-    rsa,
-    vanilla,
-)
+from mcover.lab.studies.catalogue.parts import messages
+from mcover.lab.studies.catalogue.perceptrons import PAPER as PAPER_PERCEPTRON
+from mcover.lab.studies.catalogue.perceptrons import SMOKE, TABLE_1_METHODS
 from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import COMMITTEE, MLP, PERCEPTRON
@@ -25,20 +19,16 @@ from mcover.lab.studies.study import Scale, Study
 
 def _cells(scale: Scale, perceptrons: int, committees: int, mlps: int) -> tuple[Cell, ...]:
     smoke = scale == "smoke"
-    annealed = {"vanilla": vanilla(), "RSA M=3": rsa(3), "M-cover M=3": routed(3, TABLE_1_RING)}
     trained: dict[str, dict[str, Any]] = {"vanilla": {}, "M-cover M=5": messages(5)}
     cells = [
         Cell(
-            PlainTrial(
-                "perceptron",
-                perceptron(options, smoke=smoke, alpha=SMOKE_ALPHA if smoke else PAPER_ALPHA),
-            ),
+            replace(SMOKE if smoke else PAPER_PERCEPTRON, method=method),
             series,
             PERCEPTRON,
             trials=perceptrons,
             published=None if smoke else PAPER[PERCEPTRON, series],
         )
-        for series, options in annealed.items()
+        for series, method in TABLE_1_METHODS.items()
     ]
     cells += [
         Cell(

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mcover.annealing import anneal, teacher_student
+from mcover.annealing import MCover, anneal, teacher_student
 from mcover.errors import McoverError
 from mcover.lab.studies.cells import Plain
 from mcover.lab.studies.kinds.experiment import one_thread, require_torch
+from mcover.lifting import Messages
 from mcover.topology import GaussianRing
 
 _RING = GaussianRing(sigma=1.5, shift=2)
@@ -37,8 +38,7 @@ def _annealing(settings: Plain, seed: int) -> float:
     n, hidden = settings["n"], settings.get("hidden", 1)
     alpha = settings["patterns"] / (n * hidden)
     problem = teacher_student(n, alpha, seed=[seed, 0], hidden=hidden)
-    bank = settings["bank"]
-    options = {"method": "exact"} if bank is None else {"bank": bank}
+    method = MCover(settings["covers"], _RING, settings["bank"])
 
     def spent(sweeps: int) -> tuple[float, float]:
         return min(once(sweeps) for _ in range(_REPEATS))
@@ -46,13 +46,11 @@ def _annealing(settings: Plain, seed: int) -> float:
     def once(sweeps: int) -> tuple[float, float]:
         result = anneal(
             problem,
-            covers=settings["covers"],
-            topology=_RING,
+            method,
             num_sweeps=sweeps,
             seed=[seed, 1],
             workers=1,
             record=2,
-            **options,
         )
         return float(result.seconds[0]), float(result.proposals[0])
 
@@ -74,7 +72,8 @@ def _network(settings: Plain, seed: int) -> float:
     sizes = tuple(settings["sizes"])
     with one_thread():
         base = Mlp(sizes).build([seed, 0])
-        model = lift(base, settings["covers"], _RING, blocks=settings["blocks"], seed=[seed, 1])
+        how = Messages(blocks=settings["blocks"])
+        model = lift(base, settings["covers"], _RING, how, seed=[seed, 1])
         images = torch.from_numpy(rng.standard_normal((settings["batch"], sizes[0]), np.float32))
         labels = torch.from_numpy(rng.integers(0, sizes[-1], settings["batch"]))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
