@@ -3,7 +3,9 @@
 import os
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from mcover import McoverError
 from mcover.lab.studies.cells import Cell
@@ -18,21 +20,42 @@ def register() -> None:
     KINDS["probe"] = KIND
 
 
-def cell(series: str = "plain", trials: int = 3, **settings: object) -> Cell:
-    return Cell("probe", {"name": series, **settings}, series, trials=trials)
+@dataclass(frozen=True)
+class Probe:
+    """Seeds at which it refuses, crashes, kills itself or finds no number."""
+
+    kind: ClassVar[str] = "probe"
+
+    name: str
+    log: str = ""
+    sleep: float = 0.0
+    shift: float = 0.0
+    refuse: tuple[int, ...] = ()
+    crash: tuple[int, ...] = ()
+    die: tuple[int, ...] = ()
+    nan: tuple[int, ...] = ()
+    validation: int = 0
+    unprepared: str = ""
+
+    def prepare(self) -> None:
+        if self.unprepared:
+            raise McoverError(self.unprepared)
+
+    def run(self, seed: int) -> dict[str, float]:
+        if self.log:  # one line a computation, to see whether any was done twice
+            with Path(self.log).open("a") as file:
+                file.write(f"{self.name} {seed} {os.getpid()}\n")
+        time.sleep(self.sleep)
+        if seed in self.refuse:
+            raise McoverError(f"no trial {seed} today; write another seed.")
+        if seed in self.crash:
+            raise RuntimeError(f"broken at {seed}")
+        if seed in self.die:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if seed in self.nan:
+            return {"value": float("nan"), "solved": 0.0}
+        return {"value": seed + self.shift, "solved": float(seed % 2)}
 
 
-def run(settings, seed: int) -> dict[str, float]:
-    if "log" in settings:  # one line a computation, to see whether any was done twice
-        with Path(settings["log"]).open("a") as file:
-            file.write(f"{settings['name']} {seed} {os.getpid()}\n")
-    time.sleep(settings.get("sleep", 0))
-    if seed in settings.get("refuse", ()):
-        raise McoverError(f"no trial {seed} today; write another seed.")
-    if seed in settings.get("crash", ()):
-        raise RuntimeError(f"broken at {seed}")
-    if seed in settings.get("die", ()):
-        os.kill(os.getpid(), signal.SIGKILL)
-    if seed in settings.get("nan", ()):
-        return {"value": float("nan"), "solved": 0.0}
-    return {"value": seed + settings.get("shift", 0.0), "solved": float(seed % 2)}
+def cell(series: str = "plain", trials: int = 3, **settings: Any) -> Cell:
+    return Cell(Probe(series, **settings), series, trials=trials)

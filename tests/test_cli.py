@@ -66,7 +66,7 @@ def test_topology_from_a_file(tmp_path, capsys):
         ("topology torus --rows 2 --cols 3 --covers 5", "write covers=6"),
         ("topology ring --output t.doc", "end the name in one of"),
         ("topology custom --matrix missing.txt", "cannot read a matrix"),
-        ("topology ring --sigma -1", "sigma must be positive"),
+        ("topology ring --sigma -1", "sigma of GaussianRing is -1"),
     ],
 )
 def test_bad_input_ends_with_a_message_and_not_a_traceback(words, message, tmp_path):
@@ -162,7 +162,7 @@ def test_ctrl_c_shows_what_was_reached(tmp_path):
         ("perceptron --n 20 --bank 30", "at most 20"),
         ("perceptron --t-start 0.1 --t-stop 0.4", "write --t-start above"),
         ("perceptron --t-stop 0", "temperatures need"),
-        ("perceptron --sigma 0", "sigma must be positive"),
+        ("perceptron --sigma 0", "sigma of GaussianRing is 0"),
         ("data --file missing.npz", "cannot read missing.npz"),
     ],
 )

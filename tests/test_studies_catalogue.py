@@ -10,7 +10,7 @@ from mcover.lab.figures.studies import COLUMN, study_figure
 from mcover.lab.figures.style import save
 from mcover.lab.models import small_mlp
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
-from mcover.lab.studies.cells import canonical
+from mcover.lab.studies.cells import canonical, settings_of
 from mcover.lab.studies.kinds import KINDS, find_kind
 from mcover.lab.studies.plan import by_key
 from mcover.lab.studies.published import TABLE_1
@@ -74,16 +74,16 @@ def test_methods_meet_the_same_instances():
     for scale in SCALES:
         met: dict[str, set[str]] = {}
         for cell in find_study("table-1").at(scale):
-            given = {name: cell.settings[name] for name in same[cell.kind]}
-            if "training" in cell.settings:
-                given |= cell.settings["training"] | {"method": None}
+            given = {name: settings_of(cell.trial)[name] for name in same[cell.kind]}
+            if "training" in settings_of(cell.trial):
+                given |= settings_of(cell.trial)["training"] | {"method": None}
             met.setdefault(cell.kind, set()).add(canonical(given))
         assert {kind: len(given) for kind, given in met.items()} == dict.fromkeys(same, 1)
 
 
 def test_a_network_trial_is_the_plain_call():
     (cell,) = find_study("mlp-errors").at("smoke", only="M-cover")
-    found = find_kind("network").load().run(cell.settings, 3)
+    found = cell.trial.run(3)
     data = subset(load("digits", normalize=True), 200, 3)
     base = small_mlp(data.inputs, data.classes).build([3, 0])
     covered = lift(base, 5, GaussianRing(1.5, shift=2), blocks=8, noise=0.01, seed=[3, 1])
@@ -96,8 +96,8 @@ def test_a_network_trial_is_the_plain_call():
 def test_an_ensemble_votes_with_models_of_its_own_seeds():
     (cell,) = find_study("equal-budget").at("smoke", only="ensemble")
     run_one = find_kind("network").load().run
-    found = run_one(cell.settings, 1)
-    plain = {name: value for name, value in cell.settings.items() if name != "ensemble"}
+    found = run_one(settings_of(cell.trial), 1)
+    plain = {name: value for name, value in settings_of(cell.trial).items() if name != "ensemble"}
     alone = run_one({**plain, "ensemble": 1}, 1)
     assert alone["error"] == run_one(plain, 1)["error"] == alone["cover_error"]
     assert found["gradients"] == 5 * alone["gradients"]
@@ -118,7 +118,7 @@ def _others(settings):
 
 def test_a_perceptron_trial_is_the_plain_call():
     (cell,) = find_study("table-1").at("smoke", only="perceptron: M-cover")
-    found = find_kind("perceptron").load().run(cell.settings, 7)
+    found = cell.trial.run(7)
     problem = teacher_student(51, 3.0, seed=[7, 0])
     plain = anneal(
         problem,
@@ -136,7 +136,7 @@ def test_a_perceptron_trial_is_the_plain_call():
 
 def test_the_best_restart_is_the_one_of_least_training_energy():
     (cell,) = find_study("equal-budget").at("smoke", only="3 restarts")
-    settings = {**cell.settings, "n": 31, "alpha": 1.5}
+    settings = {**settings_of(cell.trial), "n": 31, "alpha": 1.5}
     found = find_kind("perceptron").load().run(settings, 1)
     problem = teacher_student(31, 1.5, seed=[1, 0])
     schedule = LinearSchedule(0.4, 0.01, 0.01)
@@ -149,7 +149,7 @@ def test_the_best_restart_is_the_one_of_least_training_energy():
 def test_budgets_are_equal():
     counted: dict[str, set[float]] = {"proposals": set(), "gradients": set()}
     for cell in find_study("equal-budget").at("smoke"):
-        outcome = find_kind(cell.kind).load().run(cell.settings, 0)
+        outcome = cell.trial.run(0)
         name = "proposals" if cell.kind == "perceptron" else "gradients"
         counted[name].add(outcome[name])
     assert max(counted["proposals"]) <= 1.02 * min(counted["proposals"])

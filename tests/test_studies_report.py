@@ -110,7 +110,7 @@ def test_names_and_versions_cannot_break_out_of_the_page(rows, tmp_path, monkeyp
     nasty = '<script>alert("x")</script>&'
     cells = {
         scale: tuple(
-            Cell(cell.kind, cell.settings, nasty + cell.series, nasty, cell.x, cell.trials)
+            Cell(cell.trial, nasty + cell.series, nasty, cell.x, cell.trials)
             for cell in find_study("covers").at(scale)
         )
         for scale in ("smoke", "quick", "paper")
@@ -132,9 +132,9 @@ def test_one_scale_alone_can_be_shown(rows, tmp_path):
 def test_a_study_is_shown_at_the_largest_scale_that_is_half_done(tmp_path, monkeypatch):
     monkeypatch.setitem(probe_kind.KINDS, "probe", probe_kind.KIND)
     cells = {
-        "smoke": (probe_kind.cell("a", 2, size=0),),
-        "quick": (probe_kind.cell("a", 4, size=1),),
-        "paper": (probe_kind.cell("a", 8, size=2),),
+        "smoke": (probe_kind.cell("a", 2, validation=0),),
+        "quick": (probe_kind.cell("a", 4, validation=1),),
+        "paper": (probe_kind.cell("a", 8, validation=2),),
     }
     monkeypatch.setitem(
         STUDIES, "covers", Study("covers", "t", "s", "a", cells, picture="outcomes")

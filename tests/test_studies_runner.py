@@ -50,7 +50,7 @@ def test_what_is_there_is_not_run_again(store, tmp_path):
 
 def test_cells_with_the_same_settings_share_their_rows(store):
     one = probe_kind.cell("same")
-    two = Cell(one.kind, one.settings, "another name", panel="elsewhere", trials=4)
+    two = Cell(one.trial, "another name", panel="elsewhere", trials=4)
     assert one.config == two.config
     assert run(plan(one, two), store, Inline()).new == 4
 
@@ -92,26 +92,22 @@ def test_any_other_error_stops_the_study_and_keeps_the_rest(how, store):
     assert 2 not in kept
     assert len(kept) < 8
     with Store(store.path) as other:
-        assert other.claim(Job("probe", broken.settings, broken.config, 2)) == "ours"
+        assert other.claim(Job(broken.trial, broken.config, 2)) == "ours"
 
 
-def test_what_no_trial_can_do_without_is_said_before_any_starts(store, monkeypatch):
-    def prepare(settings):
-        raise McoverError("no data here")
-
-    monkeypatch.setattr(probe_kind, "prepare", prepare, raising=False)
+def test_what_no_trial_can_do_without_is_said_before_any_starts(store):
     with pytest.raises(McoverError, match="no data here"):
-        run(plan(probe_kind.cell()), store, Inline())
+        run(plan(probe_kind.cell(unprepared="no data here")), store, Inline())
     assert store.rows() == []
 
 
 def choosing_cell(trials: int = 2, **more: object) -> Cell:
     shifts = {"far": 5.0, "near": 1.0, "middle": 2.0}
     choices = tuple(
-        Choice(label, {"name": "c", "shift": shift, **(more if label == "near" else {})})
+        Choice(label, probe_kind.Probe("c", shift=shift, **(more if label == "near" else {})))
         for label, shift in shifts.items()
     )
-    return Cell("probe", choices[0].settings, "chosen", trials=trials, choices=choices)
+    return Cell(choices[0].trial, "chosen", trials=trials, choices=choices)
 
 
 def test_strengths_are_chosen_with_seeds_and_settings_of_their_own(store):
@@ -120,7 +116,7 @@ def test_strengths_are_chosen_with_seeds_and_settings_of_their_own(store):
     run(one, store, Inline())
     rows = by_key(store.rows())
     picked = one.resolve(one.cells[0], rows)
-    assert (picked.chosen, picked.settings["shift"]) == ("near", 1.0)
+    assert (picked.chosen, picked.trial.shift) == ("near", 1.0)
     tried = [row for row in rows.values() if row.seed >= 50]
     assert {row.settings["validation"] for row in tried} == {7}
     tests = [row for row in rows.values() if row.seed < 50]

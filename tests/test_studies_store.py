@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from mcover import McoverError
-from mcover.lab.studies.cells import Job, canonical, config_hash
+from mcover.lab.studies.cells import Job, canonical, config_hash, config_of
+from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.rows import make_row, origin
 from mcover.lab.studies.store import Store
 
 
 def job(seed: int = 0, **settings: object) -> Job:
-    return Job("probe", settings, config_hash("probe", settings), seed)
+    trial = PlainTrial("probe", settings)
+    return Job(trial, config_of(trial), seed)
 
 
 def row(seed: int = 0, value: float = 0.5, **settings: object):

@@ -7,10 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from mcover.errors import McoverError
 from mcover.lab.studies.published import Published
+from mcover.plain import to_plain
 
 Plain = Mapping[str, Any]
 Key = tuple[str, int]
@@ -19,24 +20,44 @@ Key = tuple[str, int]
 _DIGITS = 20
 
 
+class Trial(Protocol):
+    """A way to compute, as a frozen dataclass: all that decides an outcome but the seed.
+
+    It may have ``prepare()``, which is called once before any trial starts and refuses what no
+    trial could do without (data that are not here, a package that is not installed).
+    """
+
+    kind: ClassVar[str]
+
+    def run(self, seed: int) -> dict[str, float]:
+        """Finite numbers by name."""
+
+
+def settings_of(trial: Trial) -> dict[str, Any]:
+    """What a row keeps of a trial beside its kind: the fields that differ from their defaults."""
+    if hasattr(trial, "__plain__"):
+        return dict(trial.__plain__())
+    plain: dict[str, Any] = to_plain(trial)
+    return {name: value for name, value in plain.items() if name != "kind"}
+
+
 @dataclass(frozen=True)
 class Choice:
     """One candidate of a cell whose strength is chosen before it is tested."""
 
     label: str
-    settings: Plain
+    trial: Trial
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
     """One way to compute, and where its outcome belongs in the picture of a study.
 
-    Two cells of the same kind and settings are the same computation, whatever they are called and
-    in whichever study they are: they share their rows.
+    Two cells of equal trials are the same computation, whatever they are called and in whichever
+    study they are: they share their rows.
     """
 
-    kind: str
-    settings: Plain
+    trial: Trial
     series: str
     """Method or line it belongs to."""
     panel: str = ""
@@ -45,11 +66,15 @@ class Cell:
     trials: int = 1
     """Seeds 0 … trials − 1; a seed gives the same instance to every cell."""
     choices: tuple[Choice, ...] = ()
-    """Where given, the settings are those of the candidate that wins (see `choosing`)."""
+    """Where given, the trial is that of the candidate that wins (see `choosing`)."""
     chosen: str = ""
     """Label of the candidate that won."""
     published: Published | None = None
     """What the paper states for this very computation."""
+
+    @property
+    def kind(self) -> str:
+        return self.trial.kind
 
     @property
     def label(self) -> str:
@@ -63,16 +88,15 @@ class Cell:
 
     @cached_property
     def config(self) -> str:
-        """Hash of kind and settings."""
-        return config_hash(self.kind, self.settings)
+        """Hash of the trial."""
+        return config_of(self.trial)
 
 
 @dataclass(frozen=True)
 class Job:
     """One trial: what a worker is handed."""
 
-    kind: str
-    settings: Plain = field(hash=False, compare=False)
+    trial: Trial = field(hash=False, compare=False)
     config: str
     seed: int
     label: str = field(default="", compare=False)
@@ -108,6 +132,11 @@ def config_hash(kind: str, settings: Plain) -> str:
     """What finds the rows of a computation again."""
     text = f"{kind} {canonical(settings)}"
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def config_of(trial: Trial) -> str:
+    """The same of a trial."""
+    return config_hash(trial.kind, settings_of(trial))
 
 
 def _whole(value: Any) -> Any:

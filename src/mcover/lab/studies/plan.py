@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from mcover.lab.studies.cells import Cell, Job, Key, config_hash
+from mcover.lab.studies.cells import Cell, Job, Key, Trial, config_of
 from mcover.lab.studies.rows import Row
 from mcover.lab.studies.study import Choosing
 
@@ -36,7 +37,7 @@ class Plan:
         ready = [cell for cell in (self.resolve(cell, rows) for cell in self.cells) if cell]
         seeds = range(max((cell.trials for cell in ready), default=0))
         tests = [
-            Job(cell.kind, cell.settings, cell.config, seed, cell.label)
+            Job(cell.trial, cell.config, seed, cell.label)
             for seed in seeds
             for cell in ready
             if seed < cell.trials
@@ -69,27 +70,31 @@ class Plan:
             errors = [row.outcome.get(self.choosing.outcome, math.inf) for row in found]
             means.append(float(np.mean(errors)))
         best = cell.choices[int(np.argmin(means))]
-        return replace(cell, settings=best.settings, chosen=best.label)
+        return replace(cell, trial=best.trial, chosen=best.label)
 
     def tried(self, cell: Cell, rows: Rows) -> list[list[Row]]:
         """The rows that each candidate is judged by, in the order of the candidates."""
-        jobs = [self._jobs_of(cell, choice.settings) for choice in cell.choices]
+        jobs = [self._jobs_of(cell, choice.trial) for choice in cell.choices]
         return [[rows[job.key] for job in some if job.key in rows] for some in jobs]
 
     def _choosing_jobs(self) -> list[Job]:
-        jobs = [
-            self._jobs_of(cell, choice.settings) for cell in self.cells for choice in cell.choices
-        ]
+        jobs = [self._jobs_of(cell, choice.trial) for cell in self.cells for choice in cell.choices]
         return [job for some in zip(*jobs, strict=True) for job in some]  # seed by seed
 
-    def _jobs_of(self, cell: Cell, settings: Mapping[str, object]) -> list[Job]:
-        tried = {**settings, **self.choosing.extra}
-        config = config_hash(cell.kind, tried)
+    def _jobs_of(self, cell: Cell, trial: Trial) -> list[Job]:
+        tried = _changed(trial, self.choosing.extra)
+        config = config_of(tried)
         first = self.choosing.first_seed
         return [
-            Job(cell.kind, tried, config, first + seed, f"choosing for {cell.label}")
+            Job(tried, config, first + seed, f"choosing for {cell.label}")
             for seed in range(self.choosing.seeds)
         ]
+
+
+def _changed(trial: Any, changes: Mapping[str, Any]) -> Trial:
+    change = getattr(trial, "__replace__", None)
+    changed: Trial = change(**changes) if change else replace(trial, **changes)
+    return changed
 
 
 def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
@@ -100,4 +105,4 @@ def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
 def _tests(cell: Cell) -> list[Cell]:
     if not cell.choices:
         return [cell]
-    return [replace(cell, settings=choice.settings) for choice in cell.choices]
+    return [replace(cell, trial=choice.trial) for choice in cell.choices]

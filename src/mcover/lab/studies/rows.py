@@ -15,7 +15,7 @@ from typing import Literal
 
 import mcover
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Job, Plain
+from mcover.lab.studies.cells import Job, Plain, settings_of
 
 Status = Literal["done", "failed"]
 
@@ -64,8 +64,8 @@ def make_row(job: Job, outcome: Mapping[str, float], message: str, seconds: floa
     return Row(
         config=job.config,
         seed=job.seed,
-        kind=job.kind,
-        settings=job.settings,
+        kind=job.trial.kind,
+        settings=settings_of(job.trial),
         status="failed" if message else "done",
         outcome={} if message else plain,
         message=message,

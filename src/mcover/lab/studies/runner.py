@@ -10,7 +10,6 @@ from typing import Protocol
 
 from mcover.errors import McoverError
 from mcover.lab.studies.cells import Job, Key
-from mcover.lab.studies.kinds import find_kind
 from mcover.lab.studies.plan import Plan, by_key
 from mcover.lab.studies.rows import Row, make_row
 from mcover.lab.studies.store import LEASE_SECONDS, Store
@@ -72,7 +71,9 @@ def run(plan: Plan, store: Store, engine: Engine, view: View | None = None) -> R
     try:
         jobs = plan.missing(have)
         for job in {job.config: job for job in jobs}.values():
-            find_kind(job.kind).prepare(job.settings)
+            prepare = getattr(job.trial, "prepare", None)
+            if prepare is not None:
+                prepare()
         state.view.begin(rows, len(plan.jobs(have)) - len(jobs), plan.total(have))
         while jobs:
             have |= by_key(state.execute(jobs))

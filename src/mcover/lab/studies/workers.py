@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -17,7 +16,6 @@ from typing import Any, Protocol, cast
 
 from mcover.errors import McoverError
 from mcover.lab.studies.cells import Job
-from mcover.lab.studies.kinds import find_kind
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Inline:
 
     def collect(self, seconds: float) -> list[Ended]:
         jobs, self._waiting = self._waiting, []
-        return [_try(job, find_kind(job.kind).module) for job in jobs]
+        return [_try(job) for job in jobs]
 
     def close(self) -> None:
         self._waiting.clear()
@@ -118,7 +116,7 @@ class _Worker:
             self._process.start()
             theirs.close()
         self._job = job
-        self.connection.send((job, find_kind(job.kind).module))
+        self.connection.send(job)
 
     def finish(self) -> Ended:
         try:
@@ -146,10 +144,10 @@ def _serve(connection: Connection) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
     while True:
         try:
-            job, module = connection.recv()
+            job = connection.recv()
         except EOFError:
             return
-        connection.send(_try(job, module))
+        connection.send(_try(job))
 
 
 def _follow_parent() -> None:
@@ -160,14 +158,14 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _try(job: Job, module: str) -> Ended:
+def _try(job: Job) -> Ended:
     begin = time.perf_counter()
 
     def ended(outcome: Mapping[str, float], **how: Any) -> Ended:
         return Ended(job, outcome, seconds=time.perf_counter() - begin, **how)
 
     try:
-        outcome: dict[str, float] = import_module(module).run(job.settings, job.seed)
+        outcome = job.trial.run(job.seed)
     except McoverError as error:
         return ended({}, refusal=str(error))
     except Exception:

@@ -17,6 +17,7 @@ from mcover.lab.studies.catalogue.parts import (
     vanilla,
 )
 from mcover.lab.studies.cells import Cell
+from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import MLP, PERCEPTRON
 from mcover.lab.studies.study import Scale, Study
 
@@ -48,8 +49,7 @@ def _cells(scale: Scale, perceptrons: int, networks: int) -> tuple[Cell, ...]:
     more: Options = {"smoke": True, "alpha": SMOKE_ALPHA} if smoke else {}
     cells = [
         Cell(
-            "perceptron",
-            perceptron(options, **more, **how),
+            PlainTrial("perceptron", perceptron(options, **more, **how)),
             series,
             f"{PERCEPTRON}, equal proposals",
             trials=perceptrons,
@@ -58,8 +58,7 @@ def _cells(scale: Scale, perceptrons: int, networks: int) -> tuple[Cell, ...]:
     ]
     cells += [
         Cell(
-            "network",
-            mlp("smoke" if smoke else "quick", **options),
+            PlainTrial("network", mlp("smoke" if smoke else "quick", **options)),
             series,
             f"{MLP}, equal gradients",
             trials=networks,

@@ -7,6 +7,7 @@ from typing import Any
 
 from mcover.lab.studies.catalogue.parts import Options
 from mcover.lab.studies.cells import Cell
+from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import COMMITTEE, TABLE_1
 from mcover.lab.studies.study import Scale, Study
 
@@ -58,8 +59,7 @@ def _errors(scale: Scale, trials: int) -> tuple[Cell, ...]:
     }
     return tuple(
         Cell(
-            "committee",
-            settings,
+            PlainTrial("committee", settings),
             series,
             COMMITTEE,
             trials=trials,
@@ -103,7 +103,9 @@ def _settings(scale: Scale, rates: Sequence[float], trials: int) -> tuple[Cell, 
     for rate in rates:
         plain = committee(scale) | held_out
         plain["training"] |= {"lr": rate}
-        cells.append(Cell("committee", plain, "vanilla", "learning rate", x=rate, trials=trials))
+        cells.append(
+            Cell(PlainTrial("committee", plain), "vanilla", "learning rate", x=rate, trials=trials)
+        )
     starts = {
         "M-cover M=4, independent": {},
         "M-cover M=4, common, noise 0.1": _COMMON,
@@ -112,7 +114,7 @@ def _settings(scale: Scale, rates: Sequence[float], trials: int) -> tuple[Cell, 
     for series, start in starts.items():
         covered = routed_committee("quick" if scale == "paper" else scale, 4)
         settings = covered | held_out | start
-        cells.append(Cell("committee", settings, series, "start", trials=trials))
+        cells.append(Cell(PlainTrial("committee", settings), series, "start", trials=trials))
     return tuple(cells)
 
 
@@ -145,7 +147,9 @@ def _rates(scale: Scale, rates: Sequence[float], trials: int) -> tuple[Cell, ...
     for rate in rates:
         for series, settings in committee_lines("quick" if scale == "paper" else scale).items():
             changed = {**settings, "training": settings["training"] | {"lr": rate}}
-            cells.append(Cell("committee", changed, series, COMMITTEE, x=rate, trials=trials))
+            cells.append(
+                Cell(PlainTrial("committee", changed), series, COMMITTEE, x=rate, trials=trials)
+            )
     return tuple(cells)
 
 
@@ -177,8 +181,9 @@ def _topology(
 ) -> tuple[Cell, ...]:
     return tuple(
         Cell(
-            "committee",
-            committee(scale) if m == 1 else routed_committee(scale, m, sigma),
+            PlainTrial(
+                "committee", committee(scale) if m == 1 else routed_committee(scale, m, sigma)
+            ),
             f"M={m}",
             COMMITTEE,
             x=sigma,

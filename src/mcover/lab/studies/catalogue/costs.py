@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from mcover.lab.studies.cells import Cell
+from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import COMMITTEE, MLP, PERCEPTRON
 from mcover.lab.studies.study import Growth, Study
 
@@ -75,7 +76,7 @@ def _cells(grid: Mapping[tuple[str, str], Sequence[int]], trials: int, **size: A
                 settings[names[series]] = value
             if series == _SITES:
                 settings["bank"] = None
-            cells.append(Cell("cost", settings, series, panel, x=value, trials=trials))
+            cells.append(Cell(PlainTrial("cost", settings), series, panel, x=value, trials=trials))
     return tuple(cells)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from mcover.lab.studies.catalogue.parts import Options, directed, messages, trained
 from mcover.lab.studies.cells import Cell, Choice
+from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.study import Choosing, Study
 from mcover.topology import GaussianRing, Identity
 
@@ -89,13 +90,12 @@ def _low_data(
     cells = []
     for series in names:
         choices = tuple(
-            Choice(label, _few_images(smoke, model, **options))
+            Choice(label, PlainTrial("network", _few_images(smoke, model, **options)))
             for label, options in lines[series].items()
         )
         cells.append(
             Cell(
-                "network",
-                choices[0].settings,
+                choices[0].trial,
                 series,
                 trials=trials,
                 choices=choices if len(choices) > 1 else (),

@@ -6,6 +6,7 @@ from typing import Any
 
 from mcover.lab.studies.catalogue.parts import Options, messages, trained
 from mcover.lab.studies.cells import Cell
+from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import MLP, TABLE_1
 from mcover.lab.studies.study import Scale, Study
 from mcover.topology import Identity
@@ -38,8 +39,7 @@ def _errors(scale: Scale, trials: int) -> tuple[Cell, ...]:
     }
     return tuple(
         Cell(
-            "network",
-            mlp(scale, **options),
+            PlainTrial("network", mlp(scale, **options)),
             series,
             MLP,
             trials=trials,

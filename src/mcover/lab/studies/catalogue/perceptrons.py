@@ -15,6 +15,7 @@ from mcover.lab.studies.catalogue.parts import (
     vanilla,
 )
 from mcover.lab.studies.cells import Cell
+from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import PERCEPTRON, TABLE_1
 from mcover.lab.studies.study import Study
 from mcover.topology import GaussianRing, Uniform
@@ -34,8 +35,7 @@ def _loading(alphas: Sequence[float], covers: Sequence[int], trials: int, **how:
             known = TABLE_1[PERCEPTRON, series] if panel == _B and alpha == PAPER_ALPHA else None
             cells.append(
                 Cell(
-                    "perceptron",
-                    perceptron(options, alpha=alpha, **how),
+                    PlainTrial("perceptron", perceptron(options, alpha=alpha, **how)),
                     series,
                     panel,
                     x=alpha,
@@ -79,8 +79,9 @@ def _topology(
 ) -> tuple[Cell, ...]:
     return tuple(
         Cell(
-            "perceptron",
-            perceptron(routed(m, GaussianRing(sigma, shift), bank=4), **how),
+            PlainTrial(
+                "perceptron", perceptron(routed(m, GaussianRing(sigma, shift), bank=4), **how)
+            ),
             f"M={m}",
             f"shift μ = {shift:g}",
             x=sigma,
@@ -116,8 +117,9 @@ def _covers(covers: Sequence[int], trials: int, **how: Any) -> tuple[Cell, ...]:
     topologies = {"structured": GaussianRing(1.5, 2), "uniform": Uniform()}
     return tuple(
         Cell(
-            "perceptron",
-            perceptron(vanilla() if m == 1 else routed(m, topology), **how),
+            PlainTrial(
+                "perceptron", perceptron(vanilla() if m == 1 else routed(m, topology), **how)
+            ),
             f"{name} routing",
             x=m,
             trials=trials,
@@ -162,8 +164,10 @@ def _variants(covers: Sequence[int], banks: Sequence[int], trials: int, **how: A
     ]
     return tuple(
         Cell(
-            "perceptron" if options else "message-passing",
-            _settings(options, **{**how, **changed}),
+            PlainTrial(
+                "perceptron" if options else "message-passing",
+                _settings(options, **{**how, **changed}),
+            ),
             series,
             panel,
             trials=trials,

@@ -17,6 +17,7 @@ from mcover.lab.studies.catalogue.parts import (
     vanilla,
 )
 from mcover.lab.studies.cells import Cell
+from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import COMMITTEE, MLP, PERCEPTRON
 from mcover.lab.studies.published import TABLE_1 as PAPER
 from mcover.lab.studies.study import Scale, Study
@@ -28,8 +29,10 @@ def _cells(scale: Scale, perceptrons: int, committees: int, mlps: int) -> tuple[
     trained: dict[str, dict[str, Any]] = {"vanilla": {}, "M-cover M=5": messages(5)}
     cells = [
         Cell(
-            "perceptron",
-            perceptron(options, smoke=smoke, alpha=SMOKE_ALPHA if smoke else PAPER_ALPHA),
+            PlainTrial(
+                "perceptron",
+                perceptron(options, smoke=smoke, alpha=SMOKE_ALPHA if smoke else PAPER_ALPHA),
+            ),
             series,
             PERCEPTRON,
             trials=perceptrons,
@@ -39,8 +42,7 @@ def _cells(scale: Scale, perceptrons: int, committees: int, mlps: int) -> tuple[
     ]
     cells += [
         Cell(
-            "committee",
-            settings,
+            PlainTrial("committee", settings),
             series,
             COMMITTEE,
             trials=committees,
@@ -50,8 +52,7 @@ def _cells(scale: Scale, perceptrons: int, committees: int, mlps: int) -> tuple[
     ]
     cells += [
         Cell(
-            "network",
-            mlp(scale, **options),
+            PlainTrial("network", mlp(scale, **options)),
             series,
             MLP,
             trials=mlps,

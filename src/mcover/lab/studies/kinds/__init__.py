@@ -1,11 +1,11 @@
-"""What can be computed: kinds of trials, each a function of plain settings and a seed."""
+"""What can be computed: kinds of trials, and what their outcomes say together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from mcover.errors import McoverError
 from mcover.lab.studies.cells import Plain
@@ -82,6 +82,27 @@ KINDS: dict[str, Kind] = {
         "microseconds an update",
     ),
 }
+
+
+@dataclass(frozen=True)
+class PlainTrial:
+    """A trial by its kind and plain settings."""
+
+    kind: str  # type: ignore[misc]
+    settings: Plain
+
+    def run(self, seed: int) -> dict[str, float]:
+        found: dict[str, float] = find_kind(self.kind).load().run(self.settings, seed)
+        return found
+
+    def prepare(self) -> None:
+        find_kind(self.kind).prepare(self.settings)
+
+    def __plain__(self) -> dict[str, Any]:
+        return dict(self.settings)
+
+    def __replace__(self, **changes: Any) -> PlainTrial:
+        return PlainTrial(self.kind, {**self.settings, **changes})
 
 
 def find_kind(name: str) -> Kind:
