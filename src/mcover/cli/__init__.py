@@ -13,7 +13,7 @@ from mcover.cli.demo import Demo
 from mcover.cli.report import Report
 from mcover.cli.study import StudyVerb
 from mcover.cli.topology import ShowTopology
-from mcover.cli.train import Train, defaults
+from mcover.cli.train import Train
 from mcover.errors import McoverError
 from mcover.progress import console, errors
 
@@ -23,7 +23,7 @@ def verbs(arguments: list[str]) -> Any:
     return (
         Annotated[ShowTopology, tyro.conf.subcommand("topology")]
         | Annotated[Anneal, tyro.conf.subcommand("anneal")]
-        | Annotated[Train, tyro.conf.subcommand("train", default=defaults(arguments))]
+        | Annotated[Train, tyro.conf.subcommand("train")]
         | Annotated[Demo, tyro.conf.subcommand("demo")]
         | Annotated[StudyVerb, tyro.conf.subcommand("study")]
         | Annotated[Report, tyro.conf.subcommand("report")]

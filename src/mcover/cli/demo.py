@@ -12,8 +12,7 @@ from rich.table import Table
 
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
-from mcover.lab.training.experiment import Experiment
-from mcover.lab.training.settings import Training
+from mcover.lab.training import NetworkTrial, Training
 from mcover.lab.trials import Summary, Trial, join, run_trials, summarize
 from mcover.progress import console, live_line
 from mcover.topology import GaussianRing
@@ -87,8 +86,8 @@ class Demo:
             console.print(text, markup=False)
             return
         console.print()
-        how = Training(epochs=self.epochs, batch=64, method="mcover")
-        Train(Experiment(how), output=self.output / "training").run()
+        trial = NetworkTrial(training=Training(epochs=self.epochs, batch=64))
+        Train(trial, output=self.output / "training").run()
 
 
 def summary_table(summaries: list[Summary]) -> Table:

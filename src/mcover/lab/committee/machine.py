@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.committee.schedules import Sharpening
+from mcover.lab.committee.schedules import SLOW, Sharpening
 from mcover.seeds import Seed, seed_sequence
 
 # Above it log(1 + eˣ) is x to the last bit of a double.
@@ -57,7 +57,7 @@ class CommitteeMachine(nn.Module):
         inputs: int,
         hidden: int = 9,
         *,
-        schedule: Sharpening = Sharpening(),  # noqa: B008 (frozen)
+        schedule: Sharpening = SLOW,
         normalize: bool = True,
         seed: Seed = 0,
     ) -> None:

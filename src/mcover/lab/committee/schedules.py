@@ -16,7 +16,7 @@ LIMIT = 1e15
 class Sharpening:
     """β_t = beta (1 + beta_growth)^t and γ_t likewise, t the epoch, from 0.
 
-    β is the gain of the hidden units and γ that of the loss; see :mod:`mcover.lab.committee.machine`.
+    β is the gain of the hidden units and γ that of the loss; see the module machine.
 
     >>> Sharpening(0.5, 1e-3, 0.5, 1e-3).at(0)
     (0.5, 0.5)

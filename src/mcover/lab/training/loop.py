@@ -22,12 +22,13 @@ from mcover.lab.data import Dataset
 from mcover.lab.models import seeded
 from mcover.lab.training.methods import mover_of
 from mcover.lab.training.objectives import covers_of, objective_of
-from mcover.lab.training.options import SGD, Method, Training, check_method
+from mcover.lab.training.options import PLAIN, Method, Training, check_method
 from mcover.seeds import Seed, seed_sequence
 
 Stopped = Literal["epochs", "loss", "errors", "interrupt"]
 Floats = NDArray[np.float64]
 
+_PAPER = Training()
 _SHOW_SECONDS = 0.1
 _WHOLE_BYTES = 1 << 25  # up to here all images of a pass are put in order at once: faster
 
@@ -83,8 +84,8 @@ class History:
 def fit(
     model: nn.Module,
     data: Dataset,
-    training: Training = Training(),  # noqa: B008 (frozen)
-    method: Method = SGD(),  # noqa: B008
+    training: Training = _PAPER,
+    method: Method = PLAIN,
     *,
     seed: Seed = 0,
     progress: Callable[[Status], None] | None = None,

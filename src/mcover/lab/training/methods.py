@@ -179,12 +179,14 @@ class _MovingAverage(Mover[EMA]):
 class _SharpnessAware(Mover[SAM]):
     def make(self, parameters: list[nn.Parameter], steps: int, seed: SeedSequence) -> Any:
         try:
-            from pytorch_optimizer import SAM as Optimizer
+            import pytorch_optimizer
         except ImportError as error:
             raise McoverError(
                 "SAM needs pytorch_optimizer, which is not installed: pip install 'mcover[rivals]'."
             ) from error
-        return Optimizer(parameters, torch.optim.SGD, rho=self.method.rho, **self.common)
+        return pytorch_optimizer.SAM(
+            parameters, torch.optim.SGD, rho=self.method.rho, **self.common
+        )
 
     def step(self, fresh: Gradient, again: Gradient) -> Tensor:
         loss = fresh()

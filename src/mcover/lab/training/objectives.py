@@ -194,8 +194,8 @@ class CommitteeObjective(Objective):
             if weights.ndim == 3 and on == "collapse":
                 weights = weights.mean(0)
                 weights = unit_rows(weights) if machine.normalize else weights
-            # (..., K, P) is the fast way round; no gradient is wanted, so the plain tanh will do.
-            fields = (weights @ images.T).view(-1, weights.shape[-2], len(images))
+            fields = _fields(weights, images)
+            # No gradient is wanted, so the plain tanh will do.
             hidden, inputs = weights.shape[-2:]
             output = torch.tanh(fields * (machine.beta / math.sqrt(inputs))).sum(-2)
             losses = surrogates(output * labels / math.sqrt(hidden), machine.gamma).mean(-1)
@@ -204,7 +204,9 @@ class CommitteeObjective(Objective):
 
     def cover_errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> Floats:
         """Share of wrong patterns of each cover as a hard machine by itself, shape (covers,)."""
-        return self.judge(model, images, labels, "covers")[1]
+        fields = _fields(machine_of(model).J.detach(), images)
+        share = (majority(fields.mT) != labels).double().mean(-1)
+        return cast(Floats, share.cpu().numpy())
 
     def routed_errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> None:
         """A covered model has no hard output."""
@@ -223,8 +225,16 @@ class CommitteeObjective(Objective):
         if not turn:  # messages: a bare parameter has one copy per cover, and nothing mixes
             return None
         if model.route_index is not self._drawn:
-            self._drawn, self._paths = model.route_index, paths(model.routes, self.machine.J[0].numel())
+            self._drawn, self._paths = (
+                model.route_index,
+                paths(model.routes, self.machine.J[0].numel()),
+            )
         return None if self._paths is None else self._paths._replace(chosen=np.array(turn))
+
+
+def _fields(weights: Tensor, images: Tensor) -> Tensor:
+    """F of one or more machines, shape (machines, K, P): the fast order of the axes."""
+    return (weights @ images.T).view(-1, weights.shape[-2], len(images))
 
 
 def objective_of(model: nn.Module) -> Objective:

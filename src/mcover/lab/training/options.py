@@ -7,7 +7,9 @@ method whose value it is a field of, so that options of another method cannot be
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
+
+import tyro
 
 from mcover import checks
 from mcover.errors import McoverError
@@ -25,8 +27,21 @@ from mcover.topology import (
 
 Judge = Literal["collapse", "covers"]
 Start = Literal["common", "independent"]
-AnyTopology = Uniform | GaussianRing | Identity | Band | Chain | Blocks | Torus
+AnyTopology = (
+    Uniform
+    | Annotated[
+        GaussianRing, tyro.conf.subcommand("ring", description="Gaussian ring, the paper's kernel.")
+    ]
+    | Identity
+    | Band
+    | Chain
+    | Blocks
+    | Torus
+)
+Noise = Annotated[float | str, tyro.conf.arg(metavar="FLOAT|SHARE%")]
 Coupling = float | Literal["auto"]
+
+_UNIFORM, _DIRECTED = Uniform(), Directed()
 
 MOST = 10**9  # epochs, images or hidden units: beyond any use, and safe to multiply
 
@@ -79,13 +94,16 @@ class SGD:
     kind: ClassVar[str] = "sgd"
 
 
+PLAIN = SGD()
+
+
 @dataclass(frozen=True)
 class _OnCovers:
     """What all methods on covers have."""
 
     covers: int = 4
     """Covers M."""
-    noise: float | str = 0.01
+    noise: Noise = 0.01
     """Gaussian noise between covers of a common start: a standard deviation, or a share of each
     tensor's own, such as 150%."""
     start: Start = "common"
@@ -108,9 +126,9 @@ class Lifted(_OnCovers):
 
     kind: ClassVar[str] = "lifted"
 
-    topology: AnyTopology = Uniform()
+    topology: AnyTopology = _UNIFORM
     """Which covers a source is read from."""
-    routing: Directed | Messages = Directed()
+    routing: Directed | Messages = _DIRECTED
     """What is routed."""
     redraw_each_epoch: bool = False
     """Draw new routes after each epoch."""
@@ -123,7 +141,9 @@ class Lifted(_OnCovers):
         checks.instance("routing", self.routing, (Directed, Messages), example)
         _set(self, "redraw_each_epoch", checks.flag("redraw_each_epoch", self.redraw_each_epoch))
         if self.redraw_each_epoch and self.routing.redraw_every is not None:
-            raise McoverError("redraw_each_epoch and redraw_every exclude each other; leave one out.")
+            raise McoverError(
+                "redraw_each_epoch and redraw_every exclude each other; leave one out."
+            )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import nn
 from mcover import lift
 from mcover.errors import McoverWarning
 from mcover.lab.data import Dataset
-from mcover.lab.models import Kind
+from mcover.lab.models import Architecture
 from mcover.lab.training.loop import History, Status, fit
 from mcover.lab.training.objectives import objective_of
 from mcover.lab.training.options import ON_COVERS, SGD, Lifted, Method, Training
@@ -23,7 +23,7 @@ from mcover.topology import Identity
 
 
 def train(
-    kind: Kind,
+    kind: Architecture,
     data: Dataset,
     training: Training,
     method: Method,
@@ -40,7 +40,7 @@ def train(
     return fit(model, data, training, method, seed=[seed, 2], progress=progress)
 
 
-def build(kind: Kind, method: Method, seed: int) -> nn.Module:
+def build(kind: Architecture, method: Method, seed: int) -> nn.Module:
     """A model with fresh weights, covered where the method acts on covers."""
     base = kind.build([seed, 0])
     if not isinstance(method, ON_COVERS):

@@ -12,22 +12,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
+
+import tyro
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.committee.schedules import Sharpening
+from mcover.lab.committee.schedules import SLOW, Sharpening
 from mcover.lab.data import Dataset, holdout, load, split_name, subset
 from mcover.lab.training.options import MOST, SAM, Lifted, Method, Training, check_method
 from mcover.lifting import Directed, Messages
 
 if TYPE_CHECKING:
-    from mcover.lab.models import Kind
+    from mcover.lab.models import Architecture
     from mcover.lab.training.loop import History, Status
 
+DataName = Annotated[str, tyro.conf.arg(metavar="{digits,mnist,fashion-mnist}[:CLASSES]")]
 Pixels = Literal["normalized", "median"]
 Model = Literal["mlp", "small-mlp", "conv"]
 _FAR = 100_000  # between the seeds of repeated trainings: no trial has such a seed
+
+_NETWORK = Training()
+_COMMITTEE = Training(
+    20_000, batch=100, lr=10.0, momentum=0.0, evaluate_every=50, stop_loss=1e-7, stop_error=0.0
+)
+_DIRECTED = Lifted(noise=0.05, redraw_each_epoch=True)
+_ALL_DESTINATIONS = Lifted(
+    noise=0.0, start="independent", routing=Directed(bank=10, destinations=None)
+)
 
 # Threads that spin while they wait are slow on a machine that others use too.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
@@ -39,12 +51,12 @@ class _Trial:
 
     kind: ClassVar[str]
 
-    data: str = "digits"
+    data: DataName = "digits"
     """What to learn: digits (no download), mnist or fashion-mnist; or some classes of one, by
     number or name: digits:3,8 or fashion-mnist:dress,coat."""
-    training: Training = Training()
+    training: Training = _NETWORK
     """How to train."""
-    method: Method = Lifted(noise=0.05, redraw_each_epoch=True)
+    method: Method = _DIRECTED
     """What moves the weights."""
     images: int | None = None
     """Training images, as many of each class; none is all."""
@@ -69,7 +81,7 @@ class _Trial:
         """M, where 1 is a plain model."""
         return getattr(self.method, "covers", 1)
 
-    def architecture(self, data: Dataset) -> Kind:
+    def architecture(self, data: Dataset) -> Architecture:
         """The model that is trained, without its weights."""
         raise NotImplementedError
 
@@ -132,7 +144,7 @@ class NetworkTrial(_Trial):
         checks.choice("model", self.model, get_args(Model))
         object.__setattr__(self, "dropout", checks.real("dropout", self.dropout, 0, below=1))
 
-    def architecture(self, data: Dataset) -> Kind:
+    def architecture(self, data: Dataset) -> Architecture:
         from mcover.lab.models import Conv, paper_mlp, small_mlp
 
         if self.model == "conv":
@@ -148,16 +160,11 @@ class CommitteeTrial(_Trial):
 
     kind: ClassVar[str] = "committee"
 
-    data: str = "digits:3,8"
+    data: DataName = "digits:3,8"
     """Two classes, by number or name: digits:3,8 or fashion-mnist:dress,coat."""
-    training: Training = Training(
-        epochs=20_000, batch=100, lr=10.0, momentum=0.0, evaluate_every=50,
-        stop_loss=1e-7, stop_error=0.0,
-    )  # fmt: skip
+    training: Training = _COMMITTEE
     """How to train: as the paper says; its lr is not given, ours was chosen on held-out images."""
-    method: Method = Lifted(
-        noise=0.0, start="independent", routing=Directed(bank=10, destinations=None)
-    )
+    method: Method = _ALL_DESTINATIONS
     """What moves the weights."""
     subset_seed: int | None = 0
     """Seed that draws the images; none is the seed of the trial."""
@@ -165,7 +172,7 @@ class CommitteeTrial(_Trial):
     """Pixels of mean 0 and variance 1, or ±1 by the median of each image."""
     hidden: int = 9
     """Hidden units K; an odd number has no ties."""
-    schedule: Sharpening = Sharpening()
+    schedule: Sharpening = SLOW
     """How β and γ grow."""
     free_norms: bool = False
     """Let the norms of the rows go, instead of keeping them at √N."""
@@ -178,10 +185,10 @@ class CommitteeTrial(_Trial):
         if isinstance(getattr(self.method, "routing", None), Messages):
             raise McoverError("a committee machine routes weights; write routing=Directed(...).")
 
-    def architecture(self, data: Dataset) -> Kind:
-        from mcover.lab.models import Committee
+    def architecture(self, data: Dataset) -> Architecture:
+        from mcover.lab.models import CommitteeModel
 
-        return Committee(data.inputs, self.hidden, self.schedule, not self.free_norms)
+        return CommitteeModel(data.inputs, self.hidden, self.schedule, not self.free_norms)
 
     def dataset(self) -> Dataset:
         found = super().dataset()

@@ -52,8 +52,9 @@ _SOLVING = (
     Metric("solved", "solved", "fraction", ".3f"),
 )
 _TRAINING = (
-    Metric("error", "test error of the one model"),
+    Metric("error", "test error of the collapse"),
     Metric("cover_error", "mean error of covers"),
+    Metric("routed_error", "mean error along routes"),
     Metric("gradients", "gradients, 10³", spec=".1f", scale=1e-3),
     Metric("core_seconds", "core seconds a run", spec=".1f"),
 )
@@ -70,14 +71,15 @@ KINDS: dict[str, Kind] = {
         _EPSILON,
     ),
     "message-passing": Kind("mcover.lab.studies.kinds.message_passing", _SOLVING, _EPSILON),
-    "network": Kind("mcover.lab.studies.kinds.experiment", _TRAINING, "test error"),
+    "network": Kind("", _TRAINING, "test error"),
+    "repeated": Kind("", _TRAINING, "test error"),
     "committee": Kind(
-        "mcover.lab.studies.kinds.experiment",
-        (*_TRAINING[:2], Metric("epochs", "epochs", spec=".0f"), *_TRAINING[2:]),
+        "",
+        (*_TRAINING[:2], Metric("epochs", "epochs", spec=".0f"), *_TRAINING[3:]),
         "test error",
     ),
     "cost": Kind(
-        "mcover.lab.studies.kinds.cost",
+        "",
         (Metric("microseconds", "µs an update", spec=".3g"),),
         "microseconds an update",
     ),
