@@ -44,7 +44,7 @@ class Epoch:
         model: torch.nn.Module = CommitteeMachine(INPUTS, HIDDEN, seed=0)
         if bank:
             model = mcover.lift(
-                model, covers, mcover.Uniform(), "weights", bank=bank, destinations=None, seed=0
+                model, covers, mcover.Uniform(), mcover.Directed(bank, destinations=None), seed=0
             )
         elif covers > 1:
             model = mcover.lift(model, covers, mcover.Identity(), seed=0)

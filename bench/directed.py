@@ -69,7 +69,7 @@ NETWORKS: dict[str, tuple[Make, tuple[int, ...]]] = {
 
 
 def lifted(model: nn.Module) -> nn.Module:
-    return mcover.lift(model, covers=COVERS, topology=mcover.Uniform(), routing="weights", seed=0)
+    return mcover.lift(model, covers=COVERS, topology=mcover.Uniform(), routing="directed", seed=0)
 
 
 def directed(make: Make, x: Tensor, y: Tensor) -> Step:

@@ -122,7 +122,7 @@ def independent(make: Make, covers: int, x: Tensor, y: Tensor) -> Step:
 
 
 def covered(make: Make, covers: int, blocks: int, x: Tensor, y: Tensor) -> Step:
-    model = mcover.lift(make(), covers, RING, blocks=blocks, seed=0)
+    model = mcover.lift(make(), covers, RING, mcover.Messages(blocks=blocks), seed=0)
 
     def loss() -> Tensor:
         return mcover.cover_loss(F.cross_entropy, model(x), y)

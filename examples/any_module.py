@@ -35,7 +35,7 @@ class Net(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--routing", default="messages", help="messages or weights")
+    parser.add_argument("--routing", default="messages", help="messages or directed")
     parser.add_argument("--select", help="cover only what this glob matches, e.g. head")
     parser.add_argument("--covers", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=10)

@@ -36,7 +36,11 @@ def main() -> None:
         model = machines[0]
         if method == "mcover":  # every weight of a virtual machine is read from its routed cover
             model = mcover.lift(
-                model, machines, mcover.Uniform(), "weights", bank=10, destinations=None, seed=0
+                model,
+                machines,
+                mcover.Uniform(),
+                mcover.Directed(bank=10, destinations=None),
+                seed=0,
             )
         elif method == "rsgd":  # covers that are not routed, but pulled together
             model = mcover.lift(model, machines, mcover.Identity())

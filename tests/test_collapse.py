@@ -10,13 +10,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from mcover import GaussianRing, McoverError, Uniform, lift  # noqa: E402
-from tiny_models import MODELS, Convolutional, Perceptron, Transformer, tiny  # noqa: E402
+from tiny_models import MODELS, Convolutional, Perceptron, Transformer, routed, tiny  # noqa: E402
 
 torch.set_num_threads(1)
 
 RING = GaussianRing(1.5, shift=2)
 NAMES = {"argvalues": MODELS, "ids": lambda kind: kind.__name__}
-ROUTINGS = ["messages", "weights"]
+ROUTINGS = ["messages", "directed"]
 
 
 def assert_equal_states(a, b, **tolerance):
@@ -55,7 +55,7 @@ def test_the_mean_is_over_covers_and_covers_can_be_taken_out():
         want = torch.stack([model.state_dict()[name] for model in models]).mean(0)
         torch.testing.assert_close(mean[name], want)
     assert_equal_states(covered.cover(-1).state_dict(), models[2].state_dict())
-    with pytest.raises(McoverError, match="write 0 to 2"):
+    with pytest.raises(McoverError, match="cover is 3; write a whole number from -3 to 2"):
         covered.cover(3)
 
 
@@ -69,7 +69,7 @@ def test_other_methods_sign_and_functions():
     assert torch.equal(last.weight, models[2].weight)
     median = covered.collapse(lambda stack: stack.median(0).values)
     assert median.weight.tolist() == [[-1.0, 1.0, -1.0]] * 2
-    with pytest.raises(McoverError, match="method is 'max'"):
+    with pytest.raises(McoverError, match="how is 'max'"):
         covered.collapse("max")
 
 
@@ -152,12 +152,13 @@ def test_running_statistics_that_are_not_finite_are_refused():
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_the_ensemble_is_the_mean_prediction(routing):
     model, x = tiny(Perceptron)
-    covered = lift(model, 3, RING, routing, bank=4, destinations=2, noise=0.5, seed=0).eval()
+    how = routed(routing, bank=4, destinations=2)
+    covered = lift(model, 3, RING, how, noise=0.5, seed=0).eval()
     want = torch.stack([covered.cover(k)(x) for k in range(3)]).mean(0)
     torch.testing.assert_close(covered.ensemble(x), want)
     passes = covered.passes
-    routed = covered(x).unflatten(1, (passes, len(x))).mean((0, 1))
-    torch.testing.assert_close(covered.ensemble(x, routed=True), routed)
+    along_routes = covered(x).unflatten(1, (passes, len(x))).mean((0, 1))
+    torch.testing.assert_close(covered.ensemble(x, routed=True), along_routes)
 
 
 def test_diagnostics_are_those_of_the_flattened_covers():

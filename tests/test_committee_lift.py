@@ -1,6 +1,7 @@
 """The fused gradient against the general lift, and both against loops over the paper's sums."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -32,8 +33,10 @@ def machine(inputs=INPUTS, hidden=HIDDEN, dtype=torch.float64):
 
 
 def lifted(base, covers=COVERS, **options):
-    given = {"topology": mcover.Uniform(), "routing": "weights", "noise": 0.7, "seed": 5} | options
-    return mcover.lift(base, covers, **given)
+    given = {"topology": mcover.Uniform(), "noise": 0.7, "seed": 5} | options
+    names = {field.name for field in dataclasses.fields(mcover.Directed)}
+    how = mcover.Directed(**{name: given.pop(name) for name in names & given.keys()})
+    return mcover.lift(base, covers, **{"routing": how} | given)
 
 
 def batch(count=6, inputs=INPUTS, covers=None, dtype=torch.float64, seed=0):

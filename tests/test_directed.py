@@ -9,7 +9,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call
 
 from mcover import GaussianRing, McoverError, Uniform
-from mcover.nn import gathering
+from mcover.nn import directed
 from mcover.nn.directed import gather, slices, sources
 from mcover.routing import draw_indexed_bank
 from reference import directed_lift
@@ -42,7 +42,7 @@ def by_loops(stack, routes, per):
 @pytest.fixture(params=["compiled", "torch"])
 def path(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(gathering, "fits", lambda *_: False)
+        monkeypatch.setattr(directed, "fits_loops", lambda *_: False)
     return request.param
 
 
@@ -177,7 +177,7 @@ def test_large_tensors_on_several_threads_meet_torch(covers, granularity, monkey
             results.append([*out, *torch.autograd.grad(out, stack, errors)])
     finally:
         torch.set_num_threads(before)
-    monkeypatch.setattr(gathering, "fits", lambda *_: False)
+    monkeypatch.setattr(directed, "fits_loops", lambda *_: False)
     out = gather(stack, *given)
     for expected, *ours in zip(
         [*out, *torch.autograd.grad(out, stack, errors)], *results, strict=True

@@ -8,7 +8,16 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 import reference  # noqa: E402
-from mcover import GaussianRing, Identity, McoverError, Uniform, cover_loss, lift  # noqa: E402
+from mcover import (  # noqa: E402
+    Directed,
+    GaussianRing,
+    Identity,
+    McoverError,
+    Messages,
+    Uniform,
+    cover_loss,
+    lift,
+)
 from tiny_models import MODELS, Convolutional, Perceptron, Transformer, tiny  # noqa: E402
 
 torch.set_num_threads(1)
@@ -16,10 +25,10 @@ torch.set_num_threads(1)
 NAMES = {"argvalues": MODELS, "ids": lambda kind: kind.__name__}
 RING = GaussianRing(1.5, shift=2)
 LIFTS = {
-    "messages": {"blocks": 3, "draws": 4},
-    "exact": {"mixer": "exact"},
-    "streams": {"streams": 2},
-    "destinations": {"routing": "weights", "bank": 3, "destinations": 2},
+    "messages": Messages(blocks=3, draws=4),
+    "exact": Messages(mixer="exact"),
+    "streams": Messages(streams=2),
+    "destinations": Directed(bank=3, destinations=2),
 }
 
 
@@ -28,7 +37,7 @@ def batches(kind, covers=3):
     return torch.stack([tiny(kind, seed)[1] for seed in range(covers)])
 
 
-@pytest.mark.parametrize("routing", ["messages", "weights"])
+@pytest.mark.parametrize("routing", ["messages", "directed"])
 @pytest.mark.parametrize("kind", **NAMES)
 def test_uncoupled_covers_are_models_on_their_own_batches(kind, routing):
     models = [tiny(kind, seed)[0].train() for seed in range(3)]
@@ -46,11 +55,11 @@ def test_uncoupled_covers_are_models_on_their_own_batches(kind, routing):
         torch.testing.assert_close(stack, torch.stack([m.get_buffer(name) for m in models]))
 
 
-@pytest.mark.parametrize("options", LIFTS.values(), ids=LIFTS)
+@pytest.mark.parametrize("routing", LIFTS.values(), ids=LIFTS)
 @pytest.mark.parametrize("kind", **NAMES)
-def test_equal_batches_are_a_common_one(kind, options):
+def test_equal_batches_are_a_common_one(kind, routing):
     model, x = tiny(kind)
-    covered = lift(model, 3, RING, noise=0.3, seed=1, **options).eval()
+    covered = lift(model, 3, RING, routing, noise=0.3, seed=1).eval()
     want = covered(x)
     got = covered.each(torch.stack([x] * 3))
     torch.testing.assert_close(got, want)
@@ -63,7 +72,7 @@ def test_equal_batches_are_a_common_one(kind, options):
 
 def test_messages_of_different_batches_are_mixed_as_the_paper_sums_them():
     model = nn.Linear(7, 5).double()
-    covered = lift(model, 3, Uniform(), blocks=3, draws=4, noise=0.3, seed=1)
+    covered = lift(model, 3, Uniform(), Messages(blocks=3, draws=4), noise=0.3, seed=1)
     x = batches(Perceptron)
     weight, bias = covered.net.weight, covered.net.bias
     mixer = covered.mixers()["(model)"]
@@ -73,7 +82,8 @@ def test_messages_of_different_batches_are_mixed_as_the_paper_sums_them():
 
 def test_messages_of_different_images_are_mixed_as_the_paper_sums_them():
     model = nn.Conv2d(2, 4, 3, padding=1).double()
-    covered = lift(model, 3, Uniform(), blocks=2, draws=4, block_channels=1, noise=0.3, seed=1)
+    how = Messages(blocks=2, draws=4, block_channels=1)
+    covered = lift(model, 3, Uniform(), how, noise=0.3, seed=1)
     x = batches(Convolutional)
     own = list(covered.net.weight), list(covered.net.bias)
     want = reference.message_convolution(list(x), *own, covered.mixers()["(model)"], model)
@@ -82,7 +92,7 @@ def test_messages_of_different_images_are_mixed_as_the_paper_sums_them():
 
 def test_tokens_of_their_own_read_mixed_rows():
     model = nn.Embedding(6, 4).double()
-    covered = lift(model, 3, Uniform(), draws=4, noise=0.3, seed=1)
+    covered = lift(model, 3, Uniform(), Messages(draws=4), noise=0.3, seed=1)
     ids = batches(Transformer)
     tables = list(covered.net.weight)
     rows = torch.stack([tables[a][ids[a]] for a in range(3)])
@@ -112,7 +122,7 @@ def test_keywords_and_plain_values_reach_the_model():
 
 def test_it_counts_as_a_training_forward():
     model, x = tiny(Perceptron)
-    covered = lift(model, 3, Uniform(), redraw_every=1, seed=0)
+    covered = lift(model, 3, Uniform(), Messages(redraw_every=1), seed=0)
     covered.each(torch.stack([x] * 3))
     covered.each(torch.stack([x] * 3))
     assert (covered.steps, covered.redraws) == (2, 1)
@@ -140,7 +150,7 @@ def test_losses_of_covers_on_their_own_targets():
 
 
 def test_losses_of_streams_on_their_own_targets_are_averaged():
-    covered = lift(nn.Linear(4, 2), 3, Uniform(), streams=2, noise=0.5, seed=0)
+    covered = lift(nn.Linear(4, 2), 3, Uniform(), Messages(streams=2), noise=0.5, seed=0)
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(3, 6, 4, generator=draw), torch.randn(3, 6, 2, generator=draw)
     outputs = covered.each(x)

@@ -35,7 +35,7 @@ def test_mnist_mlp(covers, monkeypatch, capsys):
     assert error < 0.2
 
 
-@pytest.mark.parametrize("more", ["", "--routing weights", "--select head"])
+@pytest.mark.parametrize("more", ["", "--routing directed", "--select head"])
 def test_any_module(more, monkeypatch, capsys):
     arguments = f"--epochs 2 --channels 8 --covers 3 {more}"
     printed = run("any_module.py", arguments, monkeypatch, capsys)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import reference  # noqa: E402
-from mcover import Chain, GaussianRing, Uniform, lift  # noqa: E402
+from mcover import Chain, Directed, GaussianRing, Messages, Uniform, lift  # noqa: E402
 from tiny_models import MODELS, Perceptron, Transformer, tiny  # noqa: E402
 
 torch.set_num_threads(1)
@@ -49,7 +49,8 @@ def assert_same(ours, theirs, covered, stacks):
 @pytest.mark.parametrize("kind", **NAMES)
 def test_message_lift_is_the_papers_sum(kind, topology, covers):
     model, x = tiny(kind)
-    covered = lift(model, covers, topology, blocks=3, draws=4, block_channels=1, noise=0.3, seed=1)
+    how = Messages(blocks=3, draws=4, block_channels=1)
+    covered = lift(model, covers, topology, how, noise=0.3, seed=1)
     stacks = leaves(covered)
     assert_same(covered(x), reference.message_lift(model, x, stacks, mixers_of(covered)),
                 covered, stacks)  # fmt: skip
@@ -60,7 +61,7 @@ def test_message_lift_is_the_papers_sum(kind, topology, covers):
 def test_exact_mixers_are_the_kernel(kind, covers):
     model, x = tiny(kind)
     topology = GaussianRing(1.0, shift=1)
-    covered = lift(model, covers, topology, mixer="exact", noise=0.3, seed=1)
+    covered = lift(model, covers, topology, Messages(mixer="exact"), noise=0.3, seed=1)
     stacks, mixers = leaves(covered), mixers_of(covered)
     for mixer in mixers.values():
         np.testing.assert_allclose(mixer[0, 0], topology.matrix(covers))
@@ -71,9 +72,8 @@ def test_exact_mixers_are_the_kernel(kind, covers):
 @pytest.mark.parametrize("kind", **NAMES)
 def test_streams_follow_single_routes(kind, covers):
     model, x = tiny(kind)
-    covered = lift(
-        model, covers, Uniform(), streams=3, blocks=None, block_channels=1, noise=0.3, seed=1
-    )
+    how = Messages(streams=3, blocks=None, block_channels=1)
+    covered = lift(model, covers, Uniform(), how, noise=0.3, seed=1)
     stacks, mixers = leaves(covered), mixers_of(covered)
     parts = []
     for s in range(3):
@@ -99,10 +99,8 @@ def test_coarser_routes_of_the_directed_lift(kind, granularity):
 
 def compare_directed(kind, topology, covers, granularity):
     model, x = tiny(kind)
-    covered = lift(
-        model, covers, topology, "weights", bank=3, destinations=2, noise=0.3, seed=1,
-        granularity=granularity,
-    )  # fmt: skip
+    how = Directed(bank=3, destinations=2, granularity=granularity)
+    covered = lift(model, covers, topology, how, noise=0.3, seed=1)
     stacks = leaves(covered)
     number, count = {}, 0
     for name, stack in stacks.items():
@@ -125,7 +123,7 @@ def compare_directed(kind, topology, covers, granularity):
 def test_blocks_of_uneven_size_and_more_blocks_than_inputs():
     for blocks in (1, 2, 4, 5, 100, None):
         model, x = tiny(Perceptron)
-        covered = lift(model, 3, Uniform(), blocks=blocks, draws=3, noise=0.3, seed=2)
+        covered = lift(model, 3, Uniform(), Messages(blocks=blocks, draws=3), noise=0.3, seed=2)
         assert covered.mixers()["hidden"].shape[1] == min(blocks or 7, 7)
         stacks = leaves(covered)
         want = reference.message_lift(model, x, stacks, mixers_of(covered))
@@ -144,11 +142,11 @@ def test_streams_and_mixers_agree_in_expectation_in_a_linear_network():
     """Routes of different layers are independent, so means multiply: same mean of the outputs."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)).double()
     x = torch.randn(1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    topology, common = GaussianRing(0.8, shift=1), {"noise": 0.5, "blocks": 2}
-    streams = lift(model, 3, topology, streams=3000, seed=3, **common)
+    topology, common = GaussianRing(0.8, shift=1), {"noise": 0.5, "seed": 3}
+    streams = lift(model, 3, topology, Messages(blocks=2, streams=3000), **common)
     values = streams(x).detach().unflatten(1, (3000, 1))
     spread = values.std(1) / 3000**0.5
-    mixed = lift(model, 3, topology, draws=20_000, seed=3, **common)
+    mixed = lift(model, 3, topology, Messages(blocks=2, draws=20_000), **common)
     for name, stack in mixed.stacks().items():
         assert torch.equal(stack, streams.stacks()[name])
     gap = (values.mean(1) - mixed(x).detach()).abs() / spread
@@ -164,7 +162,8 @@ def test_full_bank_is_the_exact_directed_lift():
     model = model.double()
     draw = torch.Generator().manual_seed(0)
     x, y = (torch.randn(*s, generator=draw, dtype=torch.float64) for s in [(3, 2), (3, 1)])
-    covered = lift(model, 3, Uniform(), "weights", bank=None, destinations=None, noise=0.5, seed=4)
+    how = Directed(bank=None, destinations=None)
+    covered = lift(model, 3, Uniform(), how, noise=0.5, seed=4)
     stacks = leaves(covered)
     names = list(stacks)
 

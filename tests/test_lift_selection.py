@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import fields
 
 import pytest
 
@@ -10,16 +11,24 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
-from mcover import GaussianRing, McoverError, Uniform, cover_loss, lift  # noqa: E402
+from mcover import (  # noqa: E402
+    Directed,
+    GaussianRing,
+    McoverError,
+    Messages,
+    Uniform,
+    cover_loss,
+    lift,
+)
 from mcover.errors import McoverWarning  # noqa: E402
 from mcover.nn import load  # noqa: E402
-from tiny_models import MODELS, Convolutional, Perceptron, Transformer, tiny  # noqa: E402
+from tiny_models import MODELS, Convolutional, Perceptron, Transformer, routed, tiny  # noqa: E402
 
 torch.set_num_threads(1)
 
 RING = GaussianRing(1.5, shift=2)
 NAMES = {"argvalues": MODELS, "ids": lambda kind: kind.__name__}
-ROUTINGS = ["messages", "weights"]
+ROUTINGS = ["messages", "directed"]
 
 
 class Adapted(nn.Module):
@@ -115,7 +124,7 @@ def test_the_report_says_what_became_of_each_module():
     assert report.parameters == sum(p.numel() for p in model.parameters())
     assert report.covered == 3 * report.parameters
     assert report.facts == RING.facts(3)
-    directed = lift(model, 3, RING, "weights", seed=0).report()
+    directed = lift(model, 3, RING, "directed", seed=0).report()
     assert {row.fate for row in directed.rows} == {"routed"}
     for word in ("extra memory", "cost of a step", "spectral gap", "drift", "LayerNorm"):
         assert word in str(report)
@@ -124,7 +133,7 @@ def test_the_report_says_what_became_of_each_module():
 def test_the_report_counts_cost_and_memory():
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))
     x = torch.zeros(4, 64)
-    covered = lift(model, 4, RING, blocks=8, seed=0)
+    covered = lift(model, 4, RING, Messages(blocks=8), seed=0)
     report = covered.report(x)
     # The first layer mixes weights, once a batch: Σ_g Q̂ W. The second mixes messages.
     first = 4 * (4 * 64 * 32) + 4 * 4 * 64 * 32
@@ -133,13 +142,13 @@ def test_the_report_counts_cost_and_memory():
     assert report.counted
     mixers = (32 + 16) * 8 * 16 * 4
     assert report.extra_bytes == 3 * 4 * report.parameters + mixers
-    streams = lift(model, 4, RING, streams=2, seed=0).report()
+    streams = lift(model, 4, RING, Messages(streams=2), seed=0).report()
     assert streams.cost == pytest.approx(2 * covered.report().cost)
 
 
 def test_the_report_counts_convolutions_as_they_are_computed():
     model = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 6, 1))
-    covered = lift(model, 5, RING, blocks=4, block_channels=1, seed=0)
+    covered = lift(model, 5, RING, Messages(blocks=4, block_channels=1), seed=0)
     report = covered.report(torch.zeros(2, 4, 7, 7))
     places = 2 * 7 * 7
     # The first mixes weights, once a batch, since covers share its input; the second messages.
@@ -153,13 +162,14 @@ def test_the_report_counts_convolutions_as_they_are_computed():
 @pytest.mark.parametrize("kind", **NAMES)
 def test_states_files_and_copies_go_on_where_the_model_was(kind, routing, tmp_path):
     model, x = tiny(kind)
-    covered = lift(model, 3, RING, routing, noise=0.3, redraw_every=2, bank=3, seed=0)
+    how = routed(routing, redraw_every=2, bank=3)
+    covered = lift(model, 3, RING, how, noise=0.3, seed=0)
     for _ in range(3):
         covered(x)
-    other = lift(model, 3, RING, routing, noise=0.1, redraw_every=2, bank=3, seed=0)
+    other = lift(model, 3, RING, how, noise=0.1, seed=0)
     other.load_state_dict(covered.state_dict())
-    weights, config = covered.save(tmp_path / "covered")
-    assert (weights.name, config.name) == ("covered.safetensors", "covered.json")
+    assert covered.save(tmp_path / "covered") == tmp_path / "covered.safetensors"
+    assert [file.name for file in tmp_path.iterdir()] == ["covered.safetensors"]
     loaded = load(tmp_path / "covered", tiny(kind, seed=9)[0])
     copied = copy.deepcopy(covered)
     assert loaded.settings == covered.settings
@@ -176,33 +186,131 @@ def test_files_hold_the_tied_weight_once_and_what_is_frozen(tmp_path):
 
     model = tiny(Transformer)[0]
     covered = lift(model, 3, RING, select=["embed", "feed"], freeze=True, seed=7)
-    weights, config = covered.save(tmp_path / "a.safetensors")
-    with safe_open(weights, "pt") as file:
+    path = covered.save(tmp_path / "a.safetensors")
+    with safe_open(path, "pt") as file:
         assert ("net.embed.weight" in file.keys()) != ("net.head.weight" in file.keys())  # noqa: SIM118
-    loaded = load(config, model)
+        plain = json.loads(file.metadata()["mcover"])
+    loaded = load(path, model)
     assert loaded.net.head.weight is loaded.net.embed.weight
     assert [p.requires_grad for p in loaded.parameters()] == [
         p.requires_grad for p in covered.parameters()
     ]
-    plain = json.loads(config.read_text())
-    assert plain["settings"]["topology"] == RING.to_dict()
+    assert plain["settings"] == {"covers": 3, "topology": {"kind": "ring", "shift": 2.0}}
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
     covered = lift(tiny(Perceptron)[0], 3, RING, seed=0)
-    _, config = covered.save(tmp_path / "a")
+    path = covered.save(tmp_path / "a")
     with pytest.raises(McoverError, match="does not exist"):
         load(tmp_path / "b", tiny(Perceptron)[0])
     with pytest.raises(McoverError, match=r"which this tiny_models.Convolutional does not have"):
         load(tmp_path / "a", tiny(Convolutional)[0])
     with pytest.raises(McoverError, match="same architecture and dtype"):
         load(tmp_path / "a", tiny(Perceptron)[0].float())
-    config.write_text("{}")
-    with pytest.raises(McoverError, match=r"not what covered.save"):
-        load(tmp_path / "a", tiny(Perceptron)[0])
-    config.write_text('{"format": 99}')
-    with pytest.raises(McoverError, match="format 99"):
-        load(tmp_path / "a", tiny(Perceptron)[0])
+    for header, message in (({}, "not what covered.save"), ({"format": 99}, "format 99")):
+        rewrite(path, header)
+        with pytest.raises(McoverError, match=message):
+            load(path, tiny(Perceptron)[0])
+
+
+def rewrite(path, header, **changed):
+    """The same file with another header, and with other tensors in the place of some."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = {
+        name: value for name, value in (load_file(path) | changed).items() if value is not None
+    }
+    text = header if isinstance(header, str) else json.dumps(header)
+    save_file(tensors, path, {} if header is None else {"mcover": text})
+
+
+def test_damaged_and_crafted_files_are_refused_before_anything_uses_them(tmp_path):
+    """Each is our own error with the file's name: nothing raw, and nothing accepted."""
+    from safetensors import safe_open
+
+    model = tiny(Convolutional)[0]
+    good = lift(model, 3, RING, "directed", seed=0).save(tmp_path / "good")
+    with safe_open(good, "pt") as file:
+        header = json.loads(file.metadata()["mcover"])
+        state = bytes(file.get_tensor("_extra_state").tolist())
+    whole = good.read_bytes()
+
+    def encoded(**changes):
+        text = json.dumps(json.loads(state) | changes)
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+    settings = header["settings"]
+    headers = [
+        None, "", "[", "[" * 100_000, "null", "3", [], {"format": 3}, {"format": []},
+        *({k: v for k, v in header.items() if k != lost} for lost in header),
+        *(header | {name: wrong} for name in header for wrong in (None, 3.5, {}, [3], [[1]])),
+        header | {"lifted": []}, header | {"lifted": ["norm.running_mean"]},
+        header | {"lifted": ["nothing.weight"]}, header | {"state": ["out.weight"]},
+        header | {"tied": [["net.out.weight", "nowhere"]]}, header | {"unknown": 1},
+        *(header | {"settings": settings | changes} for changes in (
+            {"covers": 4}, {"covers": 10**9}, {"covers": 0}, {"covers": True}, {"covers": "3"},
+            {"topology": None}, {"topology": {"kind": "none"}},
+            {"topology": {"kind": "ring", "sigma": -1}},
+            {"routing": {"kind": "weights"}}, {"routing": {"kind": "directed", "bank": 3}},
+            {"routing": {"kind": "messages"}}, {"noise": []}, {"extra": 1},
+        )),
+    ]  # fmt: skip
+    tensors = [
+        {"net.out.weight": None}, {"net.other": torch.zeros(2)},
+        {"net.out.weight": torch.zeros(3, 1)},
+        {"net.norm.running_mean": torch.zeros(3, 4)}, {"_extra_state": None},
+        {"_extra_state": torch.zeros(3)}, {"_extra_state": torch.full((9,), 91, dtype=torch.uint8)},
+        *({"_extra_state": encoded(**changes)} for changes in (
+            {"steps": -1}, {"redraws": 1.5}, {"redraws": 1}, {"entropy": -1}, {"entropy": "x"},
+            {"entropy": None}, {"spawn_key": 3}, {"spawn_key": [[]]}, {"checksum": None},
+        )),
+    ]  # fmt: skip
+    cases = [(each, {}) for each in headers] + [(header, each) for each in tensors]
+    path = tmp_path / "bad.safetensors"
+    for given, changed in cases:
+        path.write_bytes(whole)
+        rewrite(path, given, **changed)
+        try:
+            load(path, model)
+        except McoverError:
+            continue
+        pytest.fail(f"accepted: {given} {changed}")
+    raw = [whole[:n] for n in (0, 4, 8, 100, len(whole) - 1)]
+    for content in (*raw, b"\xff" * 200, b"\xff" * 7 + b"\x7f" + whole[8:]):
+        path.write_bytes(content)
+        with pytest.raises(McoverError, match=r"bad\.safetensors cannot be read"):
+            load(path, model)
+    (tmp_path / "folder.safetensors").mkdir()
+    for odd in (tmp_path / "folder", tmp_path, "", ".", "/", "a\0b", "x" * 300, None, 3, b"a"):
+        with pytest.raises(McoverError):
+            load(odd, model)
+    assert torch.equal(load(good, model).net.out.weight, load(good, model).net.out.weight)
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_the_old_one(tmp_path, monkeypatch):
+    covered = lift(tiny(Perceptron)[0], 3, RING, seed=0)
+    path = covered.save(tmp_path / "a")
+    before = path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o666 & ~current_umask()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with torch.no_grad():
+        covered.net.out.weight.zero_()
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(McoverError, match=r"a\.safetensors: No space left"):
+        covered.save(tmp_path / "a")
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def current_umask():
+    import os
+
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
 
 
 def test_nested_containers_and_a_covered_part_of_a_larger_model():
@@ -233,7 +341,7 @@ def test_layers_of_torch_that_hold_attention_run_in_both_modes():
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     hidden = torch.zeros(2, 5, dtype=torch.bool)
     hidden[0, 3:] = True
-    covered = lift(layer, 3, RING, noise=0.0, mixer="exact", seed=0)
+    covered = lift(layer, 3, RING, Messages(mixer="exact"), noise=0.0, seed=0)
     for model in (covered, covered.eval()):  # equal covers: mixing changes nothing
         got = model(x, src_key_padding_mask=hidden)
         want = layer(x, src_key_padding_mask=hidden)
@@ -258,7 +366,7 @@ COPIED = [
 @pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:There is a performance drop")
 @pytest.mark.parametrize(
     ("make", "routing"),
-    [(make, "messages") for make in MIXING] + [(make, "weights") for make in MIXING + COPIED],
+    [(make, "messages") for make in MIXING] + [(make, "directed") for make in MIXING + COPIED],
 )
 def test_equal_covers_compute_what_the_base_computes(make, routing):
     """Mixers have rows that sum to one, so equal covers pass through any lift unchanged."""
@@ -273,7 +381,7 @@ def test_equal_covers_compute_what_the_base_computes(make, routing):
 
 @pytest.mark.parametrize("make", COPIED)
 def test_a_message_lift_in_which_nothing_mixes_is_refused(make):
-    with pytest.raises(McoverError, match=r"nothing in this model would mix.*routing='weights'"):
+    with pytest.raises(McoverError, match=r"nothing in this model would mix.*routing='directed'"):
         lift(make(), 3, RING, seed=0)
 
 
@@ -289,14 +397,11 @@ def test_a_message_lift_that_mixes_little_says_which_layers_do_not():
     [
         ({"covers": 0}, "covers"),
         ({"routing": "both"}, "routing is 'both'"),
-        ({"blocks": 0}, "blocks is 0"),
-        ({"draws": 1.5}, "draws is 1.5"),
         ({"noise": -1}, "noise is -1"),
-        ({"mixer": "mean"}, "mixer is 'mean'"),
-        ({"streams": 2, "routing": "weights"}, "bank=S"),
-        ({"streams": 2, "mixer": "exact"}, "mixer='sampled'"),
-        ({"granularity": "layer"}, "granularity is 'layer'"),
-        ({"redraw_every": 0}, "redraw_every is 0"),
+        ({"routing": Directed}, "mcover.Directed"),
+        ({"freeze": 1}, "freeze is 1"),
+        ({"select": 3}, "select is 3"),
+        ({"seed": -1}, "seed is -1"),
         ({"topology": "ring"}, "GaussianRing"),
         ({"buffers": "norm.*"}, "matches no buffer"),
     ],
@@ -304,6 +409,32 @@ def test_a_message_lift_that_mixes_little_says_which_layers_do_not():
 def test_bad_arguments_are_refused_with_what_to_write(given, message):
     with pytest.raises(McoverError, match=message):
         lift(tiny(Perceptron)[0], **{"covers": 3, "topology": RING} | given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (Messages, {"blocks": 0}, "blocks is 0"),
+        (Messages, {"draws": 1.5}, "draws is 1.5"),
+        (Messages, {"mixer": "mean"}, "mixer is 'mean'"),
+        (Messages, {"streams": 2, "mixer": "exact"}, "mixer='sampled'"),
+        (Messages, {"redraw_every": 0}, "redraw_every is 0"),
+        (Directed, {"granularity": "layer"}, "granularity is 'layer'"),
+        (Directed, {"bank": 0}, "bank is 0"),
+    ],
+)
+def test_bad_options_of_a_routing_are_refused(kind, options, message):
+    with pytest.raises(McoverError, match=message):
+        kind(**options)
+
+
+def test_options_of_the_other_routing_cannot_be_written():
+    names = {kind: {field.name for field in fields(kind)} for kind in (Messages, Directed)}
+    assert names[Messages] & names[Directed] == {"redraw_every"}
+    with pytest.raises(TypeError):
+        Directed(streams=2)
+    with pytest.raises(TypeError):
+        lift(tiny(Perceptron)[0], 3, RING, "directed", streams=2)
 
 
 def test_models_that_cannot_be_lifted_are_refused():
@@ -334,7 +465,7 @@ def test_inputs_without_a_batch_axis_pass_through():
 
 def test_uniform_noise_free_covers_stay_equal_under_training():
     model, x = tiny(Perceptron)
-    covered = lift(model, 3, Uniform(), noise=0.0, mixer="exact", seed=0)
+    covered = lift(model, 3, Uniform(), Messages(mixer="exact"), noise=0.0, seed=0)
     cover_loss(F.mse_loss, covered(x), torch.zeros(4, 3).double()).backward()
     for value in covered.parameters():
         torch.testing.assert_close(value.grad[0], value.grad[2])

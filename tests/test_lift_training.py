@@ -12,14 +12,23 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
-from mcover import GaussianRing, Identity, McoverError, Uniform, cover_loss, lift  # noqa: E402
-from tiny_models import MODELS, Convolutional, Perceptron, Residual, tiny  # noqa: E402
+from mcover import (  # noqa: E402
+    Directed,
+    GaussianRing,
+    Identity,
+    McoverError,
+    Messages,
+    Uniform,
+    cover_loss,
+    lift,
+)
+from tiny_models import MODELS, Convolutional, Perceptron, Residual, routed, tiny  # noqa: E402
 
 torch.set_num_threads(1)
 
 RING = GaussianRing(1.5, shift=2)
 NAMES = {"argvalues": MODELS, "ids": lambda kind: kind.__name__}
-ROUTINGS = ["messages", "weights"]
+ROUTINGS = ["messages", "directed"]
 
 
 def squares(output, target):
@@ -134,8 +143,8 @@ def test_cover_loss_sums_over_covers_and_takes_any_criterion():
 
 
 def test_losses_of_streams_are_averaged_over_them():
-    covered = lift(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), 3, Uniform(), streams=2,
-                   noise=0.5, seed=0)  # fmt: skip
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    covered = lift(model, 3, Uniform(), Messages(streams=2), noise=0.5, seed=0)
     x, y = torch.ones(6, 4), torch.zeros(6, 2)
     outputs = covered(x).unflatten(1, (2, 6))
     want = sum(F.mse_loss(outputs[a, s], y) for a in range(3) for s in range(2)) / 2
@@ -177,7 +186,7 @@ OPTIMIZERS = [
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_any_optimizer_trains_the_covers(make, routing):
     model, x = tiny(Residual)
-    covered = lift(model, 3, Uniform(), routing, bank=2, seed=0)
+    covered = lift(model, 3, Uniform(), routed(routing, bank=2), seed=0)
     optimizer = make(covered.parameters())
     losses = [step(covered, optimizer, x, lambda y: cover_loss(squares, y, 0.5)) for _ in range(20)]
     assert losses[-1] < 0.6 * losses[0]
@@ -257,7 +266,7 @@ def test_the_whole_model_moves_to_another_dtype():
     torch.testing.assert_close(covered.float()(x.float()).double(), want, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("routing", ["messages", "weights"])
+@pytest.mark.parametrize("routing", ["messages", "directed"])
 def test_compiled_it_takes_the_same_steps_without_a_warning_about_kernels(routing):
     model, x = tiny(Perceptron)
     covered = lift(model, 3, RING, routing, noise=0.3, seed=0)
@@ -283,7 +292,7 @@ def test_routes_are_redrawn_when_asked_and_stay_otherwise(routing):
         return covered.mixers()["hidden"] if routing == "messages" else covered.route_index
 
     model, x = tiny(Perceptron)
-    covered = lift(model, 4, Uniform(), routing, redraw_every=2, seed=0)
+    covered = lift(model, 4, Uniform(), routed(routing, redraw_every=2), seed=0)
     quenched = lift(model, 4, Uniform(), routing, seed=0)
     seen, kept = [], routes(quenched).clone()
     for _ in range(5):
@@ -300,7 +309,7 @@ def test_routes_are_redrawn_when_asked_and_stay_otherwise(routing):
 
 def test_no_more_routes_are_drawn_than_are_visited_before_the_next_draw():
     def bank(**options) -> int:
-        model = lift(nn.Linear(6, 5), 3, RING, routing="weights", bank=8, seed=0, **options)
+        model = lift(nn.Linear(6, 5), 3, RING, Directed(bank=8, **options), seed=0)
         return len(model.routes)
 
     assert bank() == 8
@@ -312,7 +321,7 @@ def test_no_more_routes_are_drawn_than_are_visited_before_the_next_draw():
 
 def test_gradients_return_along_redrawn_routes():
     model, x = tiny(Perceptron)
-    covered = lift(model, 4, Uniform(), "weights", noise=0.3, seed=0).eval()
+    covered = lift(model, 4, Uniform(), "directed", noise=0.3, seed=0).eval()
     covered.redraw()
     covered.redraw()
     stacks = covered.stacks()
@@ -329,7 +338,8 @@ def test_gradients_return_along_redrawn_routes():
 
 def test_destinations_are_gone_through_in_turn():
     model, x = tiny(Perceptron)
-    covered = lift(model, 3, Uniform(), "weights", bank=4, destinations=2, noise=0.3, seed=0)
+    how = Directed(bank=4, destinations=2)
+    covered = lift(model, 3, Uniform(), how, noise=0.3, seed=0)
     outputs = [covered(x) for _ in range(4)]
     assert outputs[0].shape == (3, 2 * 4, 3)
     assert not torch.equal(outputs[0], outputs[1])
@@ -356,7 +366,7 @@ def test_on_cuda_it_computes_the_same(kind, routing):
     assert moved.collapse()(x.cuda()).is_cuda
 
 
-@pytest.mark.parametrize("routing", ["messages", "weights"])
+@pytest.mark.parametrize("routing", ["messages", "directed"])
 @pytest.mark.parametrize("kind", [Perceptron, Convolutional], ids=lambda kind: kind.__name__)
 def test_torch_func_differentiates_it_with_respect_to_given_parameters(kind, routing):
     model, x = tiny(kind)

@@ -21,14 +21,15 @@ from torch.nn.utils import prune  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import mcover  # noqa: E402
-from mcover import GaussianRing, McoverError, cover_loss, lift  # noqa: E402
+from mcover import Directed, GaussianRing, McoverError, Messages, cover_loss, lift  # noqa: E402
 from mcover.errors import McoverWarning  # noqa: E402
 from mcover.nn import Shape, lockstep, register  # noqa: E402
+from tiny_models import routed  # noqa: E402
 
 torch.set_num_threads(1)
 
 RING = GaussianRing(1.0, shift=1)
-ROUTINGS = ["messages", "weights"]
+ROUTINGS = ["messages", "directed"]
 both = pytest.mark.parametrize("routing", ROUTINGS)
 
 
@@ -128,8 +129,7 @@ def test_a_model_that_begins_to_change_its_input_is_refused():
 def test_checkpointing_around_a_covered_model_takes_the_same_routes_again(
     routing, reentrant, redraw_every
 ):
-    options = {"bank": 4, "redraw_every": redraw_every, "seed": 0}
-    ours = lift(mlp(), 3, RING, routing, **options)
+    ours = lift(mlp(), 3, RING, routed(routing, bank=4, redraw_every=redraw_every), seed=0)
     plain = copy.deepcopy(ours)
     optimizers = [torch.optim.SGD(model.parameters(), 0.01) for model in (ours, plain)]
     for step in range(4):
@@ -166,8 +166,8 @@ class Checkpointed(nn.Module):
 def test_checkpointing_inside_a_directed_lift_computes_each_forward_again(reentrant):
     base, other = Checkpointed().double(), Checkpointed(reentrant).double()
     other.load_state_dict(base.state_dict())
-    options = {"bank": 4, "destinations": 2, "seed": 0}
-    plain, ours = (lift(m, 3, RING, "weights", **options) for m in (base, other))
+    how = Directed(bank=4, destinations=2)
+    plain, ours = (lift(m, 3, RING, how, seed=0) for m in (base, other))
     x = doubles(4, 6)
     for model in (plain, ours):  # two forwards of two passes each before the backward
         (model(x) + model(2 * x)).square().sum().backward()
@@ -269,7 +269,7 @@ def test_threads_share_a_covered_model_as_they_share_a_plain_one(routing, covers
 
 @both
 def test_copies_and_pickles_between_forward_and_backward_go_their_own_way(routing, tmp_path):
-    covered = lift(mlp(nn.BatchNorm1d(8)), 3, RING, routing, bank=3, seed=0)
+    covered = lift(mlp(nn.BatchNorm1d(8)), 3, RING, routed(routing, bank=3), seed=0)
     x = doubles(4, 6)
     loss = covered(x).sum()
     torch.save(covered, tmp_path / "covered.pt")
@@ -355,11 +355,11 @@ def test_covers_that_part_ways_are_refused_with_both_places(kind, message):
         nn.init.constant_(model.a.weight, sign)
         nn.init.zeros_(model.a.bias)
     topology = mcover.mix(mcover.Identity(), mcover.Uniform(), weights=[0.9, 0.1])
-    covered = lift(models[0], models, topology, draws=1000, seed=0)
+    covered = lift(models[0], models, topology, Messages(draws=1000), seed=0)
     with pytest.raises(McoverError, match=message) as caught:
         covered(torch.ones(1, 4))
-    assert "routing='weights'" in str(caught.value)
-    directed = lift(models[0], models, mcover.Identity(), "weights", seed=0)
+    assert "routing='directed'" in str(caught.value)
+    directed = lift(models[0], models, mcover.Identity(), "directed", seed=0)
     torch.testing.assert_close(directed(torch.ones(1, 4))[1], models[1](torch.ones(1, 4)))
 
 
@@ -412,9 +412,9 @@ def test_gradients_inside_a_forward_are_refused_where_covers_meet():
             return torch.autograd.grad(energy, x, create_graph=True)[0]
 
     base, x = Slope(), torch.randn(2, 4)
-    with pytest.raises(McoverError, match=r"computes gradients in its forward.*routing='weights'"):
+    with pytest.raises(McoverError, match=r"computes gradients in its forward.*routing='directed'"):
         lift(base, 3, RING, seed=0)(x)
-    directed = lift(base, 3, RING, "weights", noise=0, seed=0)
+    directed = lift(base, 3, RING, "directed", noise=0, seed=0)
     torch.testing.assert_close(directed(x)[1], base(x))
 
 
@@ -553,8 +553,8 @@ def test_models_that_compute_their_loss_need_no_criterion():
             return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
     x, y = torch.randn(6, 4), torch.arange(6) % 3
-    for options in ({}, {"routing": "weights", "bank": 4, "destinations": 2}):
-        covered = lift(WithLoss(), 3, RING, noise=0.5, seed=0, **options).eval()
+    for how in ("messages", Directed(bank=4, destinations=2)):
+        covered = lift(WithLoss(), 3, RING, how, noise=0.5, seed=0).eval()
         out = covered(x, labels=y)
         want = cover_loss(F.cross_entropy, out["logits"], y)
         torch.testing.assert_close(cover_loss(out), want)
@@ -698,7 +698,7 @@ def test_weight_decay_and_clipping_look_at_single_covers():
 
 
 def test_two_forwards_in_one_loss_outlive_a_redraw():
-    covered = lift(mlp(), 3, RING, redraw_every=1, seed=0)
+    covered = lift(mlp(), 3, RING, Messages(redraw_every=1), seed=0)
     twin = copy.deepcopy(covered)
     x = doubles(4, 6)
     (covered(x).square().sum() + covered(2 * x).square().sum()).backward()
@@ -755,7 +755,8 @@ def test_running_averages_of_covers_with_batch_norm():
 
 def test_loading_a_state_brings_its_own_routes():
     for routing in ROUTINGS:
-        one, other = (lift(mlp(), 3, RING, routing, redraw_every=2, seed=s) for s in (1, [2, 3]))
+        how = routed(routing, redraw_every=2)
+        one, other = (lift(mlp(), 3, RING, how, seed=s) for s in (1, [2, 3]))
         for _ in range(3):
             one(doubles(4, 6))
         other.load_state_dict(one.state_dict())
@@ -848,12 +849,12 @@ def test_a_lift_that_takes_long_says_what_it_does(monkeypatch, caplog):
     from mcover.nn import covered as module
 
     model = nn.Linear(30, 20)
-    lift(model, 3, RING, "weights", seed=0)
+    lift(model, 3, RING, "directed", seed=0)
     assert not caplog.records
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     draw = module.draw_indexed_bank
     monkeypatch.setattr(module, "draw_indexed_bank", lambda *a: (time.sleep(0.05), draw(*a))[1])
-    lift(model, 3, RING, "weights", seed=0)
+    lift(model, 3, RING, "directed", seed=0)
     assert "drawing routes for 620 parameters of 3 covers" in caplog.text
 
 
@@ -863,15 +864,15 @@ def test_ensembles_of_single_numbers_are_single_numbers(routing):
         def forward(self, x):
             return self.b(torch.tanh(self.a(x))).square().mean()
 
-    options = {"bank": 4, "destinations": 2} if routing == "weights" else {"streams": 2}
-    covered = lift(Energy(), 3, RING, routing, seed=0, **options).eval()
+    how = routed(routing, bank=4, destinations=2, streams=2)
+    covered = lift(Energy(), 3, RING, how, seed=0).eval()
     x = torch.ones(2, 4)
     assert covered.ensemble(x).shape == ()
     torch.testing.assert_close(covered.ensemble(x, routed=True), covered(x).mean())
 
 
 def test_targets_that_are_no_batches_are_not_repeated_for_streams():
-    covered = lift(nn.Linear(4, 3), 2, RING, streams=2, noise=0.5, seed=0)
+    covered = lift(nn.Linear(4, 3), 2, RING, Messages(streams=2), noise=0.5, seed=0)
     x, y, weights = torch.randn(6, 4), torch.arange(6) % 3, torch.tensor([1.0, 2.0, 3.0])
 
     def criterion(output, target):

@@ -55,7 +55,7 @@ def one_thread():
 
 def lifted(model, method, noise=0.05):
     topology = mcover.Uniform() if isinstance(method, Lifted) else mcover.Identity()
-    routing = "weights" if isinstance(model, CommitteeMachine) else "messages"
+    routing = "directed" if isinstance(model, CommitteeMachine) else "messages"
     return mcover.lift(model, 3, topology, routing, noise=noise, seed=0)
 
 
@@ -100,7 +100,7 @@ def test_gradients_of_single_models_are_counted(digits, method, gradients):
 def test_gradients_of_a_lift_are_counted_for_every_pass(pair):
     base = CommitteeMachine(64, 5, seed=0)
     covered = mcover.lift(
-        base, 3, mcover.Uniform(), routing="weights", bank=4, destinations=None, seed=0
+        base, 3, mcover.Uniform(), mcover.Directed(bank=4, destinations=None), seed=0
     )
     history = fit(covered, pair, Training(epochs=2, batch=100))
     assert history.gradients.tolist() == [2 * 3 * 4, 4 * 3 * 4]
@@ -306,7 +306,7 @@ def test_a_stopping_rule_works_for_covers_of_a_network(digits):
 
 
 @pytest.mark.parametrize("method", [SWA(average_from=0.0), EMA(decay=0.5)], ids=name)
-@pytest.mark.parametrize("routing", ["messages", "weights"])
+@pytest.mark.parametrize("routing", ["messages", "directed"])
 def test_averages_of_covers_with_batch_norm_measure_it_anew(method, routing, digits):
     torch.manual_seed(0)
     base = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
@@ -322,7 +322,7 @@ def test_averages_of_covers_with_batch_norm_measure_it_anew(method, routing, dig
 
 def test_errors_of_covers_and_of_routed_models_have_their_own_names(digits):
     base = TINY.build(seed=0)
-    covered = mcover.lift(base, 3, mcover.Uniform(), "weights", noise=0.2, bank=2, seed=0)
+    covered = mcover.lift(base, 3, mcover.Uniform(), mcover.Directed(bank=2), noise=0.2, seed=0)
     history = fit(covered, digits, Training(2, 50))
     x, y = torch.from_numpy(digits.test_images), torch.from_numpy(digits.test_labels)
     alone = [float((covered.cover(k)(x).argmax(1) != y).double().mean()) for k in range(3)]

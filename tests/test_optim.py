@@ -298,7 +298,7 @@ def test_stacks_of_different_covers_are_refused(case):
 BAD = {
     ReplicatedSGD: [
         ({"coupling": -1.0}, "coupling is -1.0.*'auto'"), ({"coupling": "strong"}, "'strong'"),
-        ({"coupling": float("nan")}, "coupling is nan"), ({"growth": 0}, "growth is 0.*positive"),
+        ({"coupling": float("nan")}, "coupling is nan"), ({"growth": 0}, "growth is 0.*above 0"),
         ({"growth": float("inf")}, "growth is inf"), ({"steps": 0}, "steps is 0.*whole"),
         ({"steps": None}, r"write steps=.*growth=1"), ({"period": 3}, "period"),
         ({"momentun": 0.9}, "SGD refuses .*momentun.*It takes .*momentum"),

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from mcover.lab.training.settings import Training
 
 from mcover import McoverError, anneal, lift, teacher_student
 from mcover.annealing import LinearSchedule
@@ -23,7 +24,6 @@ from mcover.lab.studies.tables import (
     tables,
 )
 from mcover.lab.training.loop import fit
-from mcover.lab.training.settings import Training
 from mcover.topology import GaussianRing
 
 
@@ -86,7 +86,7 @@ def test_a_network_trial_is_the_plain_call():
     found = cell.trial.run(3)
     data = subset(load("digits", normalize=True), 200, 3)
     base = small_mlp(data.inputs, data.classes).build([3, 0])
-    covered = lift(base, 5, GaussianRing(1.5, shift=2), blocks=8, noise=0.01, seed=[3, 1])
+    covered = lift(base, 5, GaussianRing(1.5, shift=2), noise=0.01, seed=[3, 1])
     history = fit(covered, data, Training(epochs=2, batch=50), seed=[3, 2])
     assert found["error"] == history.collapse_error[-1]
     assert found["cover_error"] == history.cover_error[-1].mean()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from mcover import Directed, Messages
 
 
 class Perceptron(nn.Module):
@@ -114,3 +119,10 @@ def tiny(kind: type[nn.Module], seed: int = 0) -> tuple[nn.Module, Tensor]:
         if kind is Transformer:
             return model, torch.randint(0, 6, (3, 5))
         return model, torch.randn(*SHAPES[kind], dtype=torch.float64)
+
+
+def routed(kind: str, **options: Any) -> Messages | Directed:
+    """A routing by name, with those of the options that are its own."""
+    cls = {"messages": Messages, "directed": Directed}[kind]
+    own = {field.name for field in fields(cls)}
+    return cls(**{name: value for name, value in options.items() if name in own})

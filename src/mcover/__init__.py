@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from mcover import permutations as permutations
 from mcover import statistics as statistics
-from mcover.annealing import Committee, LinearSchedule, Perceptron, anneal, teacher_student
+from mcover.annealing import (
+    RSA,
+    Committee,
+    LinearSchedule,
+    MCover,
+    Perceptron,
+    Vanilla,
+    anneal,
+    teacher_student,
+)
 from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph
 from mcover.lifting import Directed, Messages
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "RSA",
     "Band",
     "Blocks",
     "Chain",
@@ -46,11 +56,13 @@ __all__ = [
     "GaussianRing",
     "Identity",
     "LinearSchedule",
+    "MCover",
     "McoverError",
     "Messages",
     "Perceptron",
     "Torus",
     "Uniform",
+    "Vanilla",
     "anneal",
     "cover_loss",
     "lift",

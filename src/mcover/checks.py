@@ -6,6 +6,7 @@ the like never reach the code behind it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcover.errors import McoverError, TooLargeError
 
@@ -24,7 +26,7 @@ T = TypeVar("T")
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """A whole number in [least, most].
+    """A whole number in [least, most], and of 63 bits: no count is larger.
 
     >>> whole("bank", np.uint8(10), 1)
     10
@@ -33,6 +35,7 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     mcover.errors.McoverError: bank is 2.5; write a whole number of at least 1.
     """
     fits = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    fits = fits and abs(int(value)) < 2**63
     if not fits or (least is not None and value < least) or (most is not None and value > most):
         raise McoverError(f"{name} is {_shown(value)}; write a whole number{_range(least, most)}.")
     return int(value)
@@ -96,6 +99,41 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise McoverError(f"{name} is {_shown(value)}; write True or False.")
     return bool(value)
+
+
+def reals(
+    name: str, values: Any, *, ndim: int | None = None, finite: bool = True
+) -> NDArray[np.float64]:
+    """A list or array of real numbers, not empty, as a new array of floats.
+
+    >>> reals("values", [1, 2.5])
+    array([1. , 2.5])
+    >>> reals("values", [1, "two"])
+    Traceback (most recent call last):
+    mcover.errors.McoverError: values is [1, 'two']; write a list or array of numbers.
+    """
+    given = _array(values)
+    is_right = given.size > 0 and given.dtype.kind in "iuf" and ndim in (None, given.ndim)
+    if not is_right or (finite and not np.all(np.isfinite(given))):
+        what = "finite numbers" if finite and is_right else "numbers"
+        raise McoverError(f"{name} is {_shown(values)}; write a list or array of {what}.")
+    return given.astype(np.float64)
+
+
+def flags(name: str, values: Any) -> NDArray[np.bool_]:
+    """A list or array of True and False, not empty."""
+    given = _array(values)
+    if not given.size or given.dtype != bool:
+        raise McoverError(f"{name} is {_shown(values)}; write a list or array of True and False.")
+    return given
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """What is written as numbers, sequences or arrays; empty where it is anything else."""
+    if isinstance(values, Sequence | np.ndarray | numbers.Number | np.generic):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # ragged
+            return np.asarray(values)
+    return np.empty(0)
 
 
 def instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:
@@ -173,3 +211,17 @@ def _shown(value: Any) -> str:
     except Exception:  # a repr of the user's own may fail
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
+
+
+def writable(path: Any) -> Path:
+    """A path where a file can be written; to be asked before the work, not after it."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    target = Path(text) if isinstance(text, str) else Path()
+    if not target.name or target.is_dir():
+        raise McoverError(f"output is {_shown(str(path))}; write the path of a file.")
+    folder = target.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise McoverError(f"cannot write {target}: {folder} is not a folder that can be written.")
+    return target

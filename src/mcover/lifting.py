@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from mcover import checks
 from mcover.errors import McoverError
+from mcover.topology import Topology
 
 Mixer = Literal["sampled", "exact"]
 Granularity = Literal["weight", "unit", "tensor"]
@@ -41,6 +42,15 @@ class Messages:
         if self.streams is not None and self.mixer == "exact":
             raise McoverError("streams follow drawn routes; write mixer='sampled' or streams=None.")
 
+    def blocks_of(self, inputs: int, channels: bool) -> int:
+        """Input blocks of a mixer: at most one per input, and thick ones for convolutions.
+
+        >>> [Messages().blocks_of(32, channels) for channels in (False, True)]
+        [8, 4]
+        """
+        most = max(1, inputs // self.block_channels) if channels else inputs
+        return min(self.blocks or inputs, most)
+
 
 @dataclass(frozen=True)
 class Directed:
@@ -70,7 +80,69 @@ class Directed:
 Routing = Messages | Directed
 
 
-def routing_of(routing: Routing | str) -> Routing:
+@dataclass(frozen=True)
+class Settings:
+    """How a model was lifted: what reports show and saved files hold.
+
+    Attributes:
+        covers: M.
+        topology: the kernel Q that routes are drawn from.
+        routing: what is routed, and how; a word stands for its defaults.
+        noise: what separates the covers at the start: a standard deviation, or a share of each
+            tensor's own, written "10%".
+    """
+
+    covers: int
+    topology: Topology
+    routing: Routing = field(default_factory=Messages)
+    noise: float | str = "10%"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "covers", checks.whole("covers", self.covers, 1))
+        example = "e.g. mcover.GaussianRing(1.5, shift=2)"
+        checks.instance("topology", self.topology, Topology, example)
+        object.__setattr__(self, "routing", routing_of(self.routing))
+        object.__setattr__(self, "noise", _noise(self.noise))
+
+    @property
+    def mixes(self) -> bool:
+        """Whether any cover can read from another."""
+        if self.covers == 1:
+            return False
+        matrix = self.topology.matrix(self.covers)
+        return bool((matrix != 0).sum() > self.covers or matrix.trace() < self.covers)
+
+    def spread(self, own: float) -> float:
+        """The noise's standard deviation for a tensor whose own is given.
+
+        >>> from mcover import Uniform
+        >>> [Settings(2, Uniform(), noise=noise).spread(0.2) for noise in (0.01, "10%")]
+        [0.01, 0.020000000000000004]
+        """
+        if isinstance(self.noise, str):
+            return float(self.noise[:-1]) / 100 * own
+        return self.noise
+
+
+_LOUDEST = 1e6  # beyond it, weights are no weights
+
+
+def _noise(noise: Any) -> float | str:
+    try:
+        if not isinstance(noise, str):
+            return checks.real("noise", noise, 0, _LOUDEST)
+        if noise.endswith("%"):
+            checks.real("noise", float(noise[:-1]), 0, _LOUDEST)
+            return noise
+    except ValueError:
+        pass
+    raise McoverError(
+        f"noise is {noise!r}; write a standard deviation, 0 or more, or a share of each tensor's "
+        "own, e.g. '10%'."
+    ) from None
+
+
+def routing_of(routing: Any) -> Routing:
     """A routing; "messages" and "directed" stand for the defaults.
 
     >>> routing_of("directed")

@@ -3,14 +3,15 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.random import Generator
 from numpy.typing import NDArray
+
+from mcover.compiled import njit
 
 Floats = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def completion_table(q: Floats) -> Floats:
     """table[used] = permanent of the rows after the first |used| over the columns not in used.
 
@@ -33,7 +34,7 @@ def completion_table(q: Floats) -> Floats:
     return table
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def exact_routes(q: Floats, table: Floats, rng: Generator, out: NDArray[np.uint8]) -> None:
     """Fills out (size, M) with independent draws: row by row, each from its exact conditional."""
     covers = len(q)
@@ -61,7 +62,7 @@ def exact_routes(q: Floats, table: Floats, rng: Generator, out: NDArray[np.uint8
         out[draw, covers - 1] = columns[0]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def exact_marginals(q: Floats, table: Floats) -> Floats:
     """P(ρ(α) = β) for all α, β, shape (M, M): ways into a set × step × ways out of it."""
     covers = len(q)
@@ -81,7 +82,7 @@ def exact_marginals(q: Floats, table: Floats) -> Floats:
     return marginals / table[0]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def loop_routes(
     cumulative: Floats,
     guide: NDArray[np.int32],
@@ -126,7 +127,7 @@ def loop_routes(
     return steps
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def alias_table(
     law: Floats, zero: np.unsignedinteger
 ) -> tuple[Floats, NDArray[np.unsignedinteger]]:
@@ -172,7 +173,7 @@ def alias_table(
     return keep, either
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def draw_aliased(
     keep: Floats, either: NDArray[np.unsignedinteger], rng: Generator, out: Any
 ) -> None:

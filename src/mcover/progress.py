@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -47,13 +47,12 @@ def live_line() -> Iterator[Line]:
     if not errors.is_terminal:
         yield Line(None)
         return
-    columns = (
-        BarColumn(bar_width=24),
+    columns = (  # with 52 characters of description, a line of 80
+        BarColumn(bar_width=8),
         TextColumn("{task.percentage:>3.0f} %"),
         TextColumn("{task.description}"),
-        TimeElapsedColumn(),
+        TimeRemainingColumn(),
         TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
     )
     with Progress(*columns, console=errors, transient=True) as bar:
         yield Line(bar)

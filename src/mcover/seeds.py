@@ -24,9 +24,7 @@ def seed_sequence(seed: Seed) -> SeedSequence:
         return SeedSequence([int(word) for word in seed.integers(0, 2**32, size=4)])
     if seed is not None:
         entropy = list(seed) if isinstance(seed, Sequence) else [seed]
-        if not entropy or any(
-            not isinstance(word, int | np.integer) or word < 0 for word in entropy
-        ):
+        if not entropy or isinstance(seed, str | bytes) or not all(map(_is_word, entropy)):
             raise McoverError(
                 f"seed is {seed!r}; write a non-negative integer, a sequence of them, "
                 "a SeedSequence, a Generator or None."
@@ -43,3 +41,7 @@ def streams(seed: Seed, count: int) -> list[Generator]:
     (True, False)
     """
     return [np.random.default_rng(child) for child in seed_sequence(seed).spawn(count)]
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0

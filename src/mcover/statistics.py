@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mcover import checks
 from mcover.errors import McoverError
 
 _RESAMPLES = 9999
@@ -26,6 +27,8 @@ class Estimate:
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
+        if self.n == 1 and self.low == self.high:  # one value says nothing about its spread
+            return f"{self.value:{spec}} [–]"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
     def __str__(self) -> str:
@@ -36,7 +39,7 @@ def mean(values: ArrayLike, seed: int = 0) -> Estimate:
     """Mean with a bias-corrected bootstrap interval (a point where all values agree or n = 1)."""
     from scipy.stats import bootstrap
 
-    sample = _finite(values)
+    sample = checks.reals("values", values).ravel()
     centre = float(sample.mean())
     if np.ptp(sample) == 0:
         return Estimate(centre, centre, centre, len(sample))
@@ -49,16 +52,14 @@ def mean(values: ArrayLike, seed: int = 0) -> Estimate:
 
 
 def fraction(hits: ArrayLike) -> Estimate:
-    """Share of true entries, with Wilson's interval.
+    """Share of true entries, with Wilson's interval; entries are booleans.
 
     >>> print(fraction([True, True, False, True]))
     0.7500 [0.3006, 0.9544] (n = 4)
     """
     from scipy.stats import binomtest
 
-    flags = np.asarray(hits, dtype=bool).ravel()
-    if not flags.size:
-        raise McoverError("a fraction of no trials is undefined; run at least one.")
+    flags = checks.flags("hits", hits).ravel()
     count = int(flags.sum())
     interval = binomtest(count, len(flags)).proportion_ci(method="wilson")
     return Estimate(count / len(flags), float(interval.low), float(interval.high), len(flags))
@@ -70,8 +71,14 @@ def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99
     mean cost × log(1 − certainty) / log(1 − p), at least one run; the interval is that of the
     solved fraction p. Infinite where nothing was solved.
     """
-    each = float(_finite(cost).mean())
-    p = fraction(solved)
+    costs, p = checks.reals("cost", cost).ravel(), fraction(solved)
+    certainty = checks.real("certainty", certainty, above=0, below=1)
+    if len(costs) != p.n or np.any(costs < 0):
+        raise McoverError(
+            f"cost has {len(costs)} entries, the smallest {costs.min():g}, for {p.n} trials; write "
+            "a cost of at least 0 for each of them."
+        )
+    each = float(costs.mean())
 
     def restarts(probability: float) -> float:
         if probability <= 0:
@@ -102,7 +109,7 @@ def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
     """
     from scipy.stats import permutation_test
 
-    ours, theirs = _finite(first), _finite(second)
+    ours, theirs = checks.reals("first", first).ravel(), checks.reals("second", second).ravel()
     if ours.shape != theirs.shape:
         raise McoverError(
             f"pairs need as many values on both sides; got {len(ours)} and {len(theirs)}."
@@ -128,7 +135,9 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
     """
-    given = np.asarray(p_values, dtype=float).ravel()
+    if isinstance(p_values, list) and not p_values:
+        return np.empty(0)
+    given = checks.reals("p_values", p_values, ndim=1, finite=False)
     corrected = np.full(given.shape, np.nan)
     known = np.flatnonzero(~np.isnan(given))
     if np.any((given[known] < 0) | (given[known] > 1)):
@@ -141,10 +150,3 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
 
 def _mean(values: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
     return np.asarray(values.mean(axis=axis))
-
-
-def _finite(values: ArrayLike) -> np.ndarray:
-    sample = np.asarray(values, dtype=float).ravel()
-    if not sample.size or not np.all(np.isfinite(sample)):
-        raise McoverError(f"a mean needs finite values and at least one; got {sample.size}.")
-    return sample

@@ -315,6 +315,7 @@ def _parameter(topology: Topology, field: Field[Any]) -> Any:
         case "int", _:
             return checks.whole(name, value, 0 if field.name == "width" else 1)
         case "float", "sigma":
+            checks.real(name, value, above=0, infinite=True)
             return checks.real(name, value, _SMALLEST_SIGMA, infinite=True)
         case "float", "skew":
             return checks.real(name, value, above=-1, below=1)

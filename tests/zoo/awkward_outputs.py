@@ -183,7 +183,7 @@ class Sparse(nn.Module):
 SCRIPTED = Refusal("script", sure=False)
 
 
-@awkward(mixes="unknown", refuses={"messages": SCRIPTED, "weights": SCRIPTED})
+@awkward(mixes="unknown", refuses={"messages": SCRIPTED, "directed": SCRIPTED})
 class ScriptedSubmodule(nn.Module):
     """A compiled submodule runs without Python: its layers can be routed, but not meet."""
 

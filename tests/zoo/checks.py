@@ -144,7 +144,7 @@ def check_slopes(entry: Entry, routing: str) -> None:
 def check_share(entry: Entry, covered: Any, routing: str) -> float:
     """The share of lifted parameters that mix or are routed, after a forward pass."""
     share = mixed_share(covered)
-    if routing == "weights":
+    if routing == "directed":
         assert share == 1.0, f"only {share:.0%} of the parameters are routed"
     elif entry.mixes == "most":
         assert share >= 0.5, f"only {share:.0%} of the lifted parameters mix"

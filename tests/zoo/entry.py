@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-ROUTINGS = ("messages", "weights")
+ROUTINGS = ("messages", "directed")
 
 Batch = dict[str, Any] | tuple[Any, ...]
 Mixes = Literal["most", "little", "unknown"]

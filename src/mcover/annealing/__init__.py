@@ -1,29 +1,76 @@
-"""±1 weights: problems, schedules and the annealer."""
+"""±1 weights: problems, methods and schedules, the annealer, and message passing."""
 
-from mcover.annealing.annealer import anneal
-from mcover.annealing.chains import Status
-from mcover.annealing.problems import Committee, Perceptron, Problem, teacher_student
-from mcover.annealing.result import AnnealResult, Trajectory
-from mcover.annealing.schedules import (
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mcover.annealing.annealer import AnnealStatus, anneal
+from mcover.annealing.options import (
+    RSA,
+    AnnealOptions,
     BetaSchedule,
     CustomSchedule,
+    Energy,
     GeometricSchedule,
     LinearSchedule,
+    MCover,
+    Method,
+    Order,
+    Rule,
+    Schedule,
+    Vanilla,
 )
-from mcover.annealing.settings import Settings
+from mcover.annealing.problems import (
+    Committee,
+    Perceptron,
+    Problem,
+    Ties,
+    load_problem,
+    teacher_student,
+)
+from mcover.annealing.result import AnnealResult, Trajectory
 
+if TYPE_CHECKING:
+    from mcover.annealing.message_passing import (
+        algorithmic_threshold,
+        amp,
+        information_threshold,
+        state_evolution,
+    )
+
+_PASSING = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")
 __all__ = [
+    "RSA",
+    "AnnealOptions",
     "AnnealResult",
+    "AnnealStatus",
     "BetaSchedule",
     "Committee",
     "CustomSchedule",
+    "Energy",
     "GeometricSchedule",
     "LinearSchedule",
+    "MCover",
+    "Method",
+    "Order",
     "Perceptron",
     "Problem",
-    "Settings",
-    "Status",
+    "Rule",
+    "Schedule",
+    "Ties",
     "Trajectory",
+    "Vanilla",
+    "algorithmic_threshold",
+    "amp",
     "anneal",
+    "information_threshold",
+    "load_problem",
+    "state_evolution",
     "teacher_student",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads SciPy with the first use of message passing."""
+    if name not in _PASSING:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("mcover.annealing.message_passing"), name)

@@ -2,52 +2,70 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import SeedSequence
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from mcover.annealing.chains import Job, Status
-from mcover.annealing.problems import Problem
-from mcover.annealing.result import AnnealResult
-from mcover.annealing.schedules import CustomSchedule, LinearSchedule, Schedule
-from mcover.annealing.settings import Method, Settings
-from mcover.errors import McoverError
+from mcover import checks
+from mcover.annealing.options import (
+    AnnealOptions,
+    Energy,
+    MCover,
+    Method,
+    Order,
+    Rule,
+    Schedule,
+    Temperatures,
+    schedule_of,
+)
+from mcover.annealing.problems import Problem, Signs, as_signs
+from mcover.annealing.result import AnnealResult, Trajectory, collapse_mean, collapse_sign
+from mcover.routing import draw_bank
 from mcover.seeds import Seed, seed_sequence
 
 _POLL_SECONDS = 0.2
+_SLICE_SECONDS = 0.1  # how long compiled code runs before it looks up
+_COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
 
 
 def anneal(
     problem: Problem,
-    method: Method = "mcover",
+    method: Method = MCover(),  # noqa: B008 (a frozen value)
     *,
     schedule: Schedule | ArrayLike | None = None,
     num_sweeps: int | None = None,
+    rule: Rule = "glauber",
+    energy: Energy = "linear",
+    order: Order = "random",
+    stop_at_zero: bool = False,
     num_reads: int = 1,
     seed: Seed = None,
     initial_states: ArrayLike | None = None,
     record: int | Sequence[float] = 50,
     interrupt: Callable[[], bool] | None = None,
-    progress: bool | Callable[[Status], None] = False,
+    progress: bool | Callable[[AnnealStatus], None] = False,
     workers: int | None = None,
-    **options: Any,
 ) -> AnnealResult:
     """Anneals a perceptron or a committee machine with ±1 weights.
 
     Args:
         problem: :func:`~mcover.teacher_student`, :class:`~mcover.Perceptron` or
             :class:`~mcover.Committee`.
-        method: "mcover", "exact", "rsa" or "vanilla".
-        schedule: temperatures, one a sweep; the paper's LinearSchedule(0.4, 0.01, 1e-4) by
+        method: :class:`~mcover.MCover`, :class:`~mcover.RSA` or :class:`~mcover.Vanilla`.
+        schedule: temperatures, one for each sweep; the paper's LinearSchedule(0.4, 0.01, 1e-4) by
             default. A plain sequence of numbers is taken as it is.
         num_sweeps: in place of a schedule: so many sweeps from T = 0.4 to 0.01, linearly.
+        rule: acceptance, "glauber" 1/(1 + exp(ΔE/T)) or "metropolis" min(1, exp(−ΔE/T)).
+        energy: "linear", Σ max(0, −Δ), or "errors", the number of wrong patterns.
+        order: one sweep is M · sites proposals, at "random" or "sequential" (cover after cover of
+            site after site).
+        stop_at_zero: end a read after the sweep in which its lifted energy reaches zero.
         num_reads: independent runs, each with its own start and routes.
         seed: the same seed gives the same result, bit for bit, on any number of workers, and read
             r does not depend on how many reads there are.
@@ -57,62 +75,87 @@ def anneal(
         interrupt: called a few times a second; once it is true, the run ends with what it has.
             Ctrl-C does the same.
         progress: True for a live line on stderr (temperature, energy, acceptance, time left), or
-            a function that is called a few times a second with a :class:`Status`.
-        workers: threads; all cores by default.
-        **options: covers, topology, bank, coupling, coupling_growth, redraw_every, energy, rule,
-            order and stop_at_zero: see :class:`~mcover.annealing.settings.Settings`.
+            a function that is called a few times a second with an :class:`AnnealStatus`.
+        workers: threads; one for each CPU by default.
 
     >>> import mcover
     >>> problem = mcover.teacher_student(51, alpha=3.0, seed=0)
-    >>> result = mcover.anneal(problem, covers=3, bank=4, num_sweeps=200, num_reads=4, seed=0)
+    >>> method = mcover.MCover(covers=3, bank=4)
+    >>> result = mcover.anneal(problem, method, num_sweeps=200, num_reads=4, seed=0)
     >>> result.weights.shape, result.collapsed.shape, result.energy.shape
     ((4, 3, 51), (4, 51), (4,))
     """
-    if schedule is not None and num_sweeps is not None:
-        raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
-    settings = Settings(method, schedule=_schedule(schedule, num_sweeps), **options)
-    for name, count in (("num_reads", num_reads), ("workers", 1 if workers is None else workers)):
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
-    job = Job(problem, settings, num_reads, initial_states, record)
-    threads = min(workers or os.cpu_count() or 1, num_reads)
-    job.check_memory(threads)
+    checks.instance("problem", problem, Problem, "mcover.teacher_student(1001, 1.5), for example")
+    schedule = schedule_of(schedule, num_sweeps)
+    options = AnnealOptions(method, schedule, rule, energy, order, stop_at_zero)
+    num_reads = checks.whole("num_reads", num_reads, 1)
+    threads = checks.cpus() if workers is None else checks.whole("workers", workers, 1)
+    threads = min(threads, num_reads)
+    for name, function in (("interrupt", interrupt), ("progress", progress or None)):
+        if function is not None and function is not True and not callable(function):
+            checks.instance(name, function, type(None), "a function")
+    run = _Run(problem, options, num_reads, initial_states, record, threads)
     seeds = seed_sequence(seed).spawn(num_reads)
     if progress is True:
         from mcover.progress import live_line
 
         with live_line() as line:
-            cut = _supervise(job, seeds, threads, interrupt, lambda at: line(at.share, str(at)))
+            cut = _supervise(run, seeds, threads, interrupt, lambda at: line(at.share, str(at)))
     else:
-        cut = _supervise(job, seeds, threads, interrupt, progress or None)
-    return job.result(cut)
+        cut = _supervise(run, seeds, threads, interrupt, progress or None)
+    return run.result(cut)
+
+
+@dataclass(frozen=True)
+class AnnealStatus:
+    """How far a run is: passed to ``progress`` a few times a second."""
+
+    reads_done: int
+    reads: int
+    share: float
+    """Share of all sweeps that are done, 0 to 1."""
+    temperature: float
+    energy: float
+    """Lifted energy per cover and pattern of the read that moved last."""
+    acceptance: float
+    seconds: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        done = f"reads {self.reads_done}/{self.reads}"
+        if np.isnan(self.energy):
+            return f"starting {done}"
+        return (
+            f"T {self.temperature:.3g} energy {self.energy:.5f} accepted {self.acceptance:.0%} "
+            f"{done}"
+        )
 
 
 def _supervise(
-    job: Job,
+    run: _Run,
     seeds: list[SeedSequence],
     threads: int,
     interrupt: Callable[[], bool] | None,
-    progress: Callable[[Status], None] | None,
+    progress: Callable[[AnnealStatus], None] | None,
 ) -> bool:
     """Runs all reads on threads while the caller's thread listens; true if cut short."""
     from mcover.annealing.states import compile_kernels, pack_columns
 
     compile_kernels()
-    columns = pack_columns(job.problem.gauged)
+    columns = pack_columns(run.problem.gauged)
     halt = threading.Event()
     begin = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         try:
             running: set[Future[None]] = {
-                pool.submit(job.run, read, seed, columns, halt) for read, seed in enumerate(seeds)
+                pool.submit(run.read, read, seed, columns, halt) for read, seed in enumerate(seeds)
             }
             while running and not halt.is_set():
                 finished, running = wait(running, _POLL_SECONDS, return_when=FIRST_EXCEPTION)
                 for future in finished:
                     future.result()
                 if progress is not None:
-                    progress(job.status(begin))
+                    progress(run.status(begin))
                 if interrupt is not None and running and interrupt():
                     halt.set()
         except KeyboardInterrupt:
@@ -126,17 +169,185 @@ def _supervise(
     return halt.is_set()
 
 
-def _schedule(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -> Schedule:
-    if num_sweeps is not None:
-        if not isinstance(num_sweeps, int | np.integer) or num_sweeps < 1:
-            raise McoverError(f"num_sweeps is {num_sweeps!r}; write a whole number, at least 1.")
-        paper = LinearSchedule()
-        if num_sweeps == 1:
-            return CustomSchedule((paper.start,))
-        step = (paper.start - paper.stop) / (num_sweeps - 1)
-        return LinearSchedule(paper.start, paper.stop, step)
-    if schedule is None:
-        return LinearSchedule()
-    if isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str):
-        return CustomSchedule(tuple(np.asarray(schedule, dtype=float).tolist()))
-    return schedule  # type: ignore[return-value]
+class _Run:
+    """What the threads share: the problem, and for each read a row in every array."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: AnnealOptions,
+        reads: int,
+        initial_states: ArrayLike | None,
+        record: int | Sequence[float],
+        threads: int,
+    ) -> None:
+        self.problem, self.options, self.reads = problem, options, reads
+        self.covers, self.bank = options.method.covers, options.bank_size(problem.sites)
+        self.temperatures, self.couplings = options.schedule.temperatures(), options.couplings()
+        self.points = _record_points(record, self.temperatures)
+        self._check_memory(threads)
+        self.starts = _starts(initial_states, reads, self.covers, problem.sites)
+        self.weights = np.zeros((reads, self.covers, problem.sites), dtype=np.int8)
+        self.energy, self.acceptance = np.full((2, reads), np.nan)
+        self.sweeps = np.zeros(reads, dtype=np.int64)
+        self.seconds = np.zeros(reads)
+        self.done = np.zeros(reads, dtype=bool)
+        self.last = 0
+        self.course = {name: np.full((reads, len(self.points)), np.nan) for name in _COURSE}
+
+    def _check_memory(self, threads: int) -> None:
+        from mcover.annealing.states import state_bytes
+
+        size = (len(self.problem.patterns), self.problem.hidden, self.covers, self.bank)
+        chain = state_bytes(self.problem.inputs, *size)
+        of_a_read = self.covers * self.problem.sites + 8 * len(_COURSE) * len(self.points) + 48
+        checks.memory(
+            threads * chain + self.reads * of_a_read,
+            f"{self.reads} reads on {threads} threads, of {self.covers} covers and {self.bank} "
+            "destinations",
+            "take a smaller bank, fewer covers, reads or workers",
+        )
+
+    def read(
+        self, read: int, seed: SeedSequence, columns: NDArray[np.uint64], halt: threading.Event
+    ) -> None:
+        """Anneals one read; looks at ``halt`` between slices of about a tenth of a second."""
+        from mcover.annealing.kernels import advance
+        from mcover.annealing.states import make_state, random_weights
+
+        begin = time.thread_time()
+        problem, options, redraw_every = (
+            self.problem,
+            self.options,
+            self.options.method.redraw_every,
+        )
+        route_seed, redraw_seed, chain_seed = seed.spawn(3)
+        rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
+        weights = random_weights(rng, self.covers, problem.sites)
+        if self.starts is not None:
+            weights = self.starts[read]
+        size = (len(problem.patterns), problem.hidden, problem.inputs)
+        bank = draw_bank(options.method.topology, self.covers, problem.sites, self.bank, route_seed)
+        state = make_state(columns, *size, bank.routes, weights, options.energy)
+        stops = _stops(self.points, redraw_every, len(self.temperatures))
+        slice_, accepted_since, sweeps_since = 1, 0, 0
+        while self.sweeps[read] < len(self.temperatures) and not halt.is_set():
+            here = int(self.sweeps[read])
+            if redraw_every and here and here % redraw_every == 0:
+                bank = bank.redraw(redraw_seed.spawn(1)[0])
+                state = make_state(columns, *size, bank.routes, state.weights, options.energy)
+            there = min(here + slice_, stops[np.searchsorted(stops, here, side="right")])
+            since = time.perf_counter()
+            accepted, energies = advance(
+                state,
+                self.temperatures[here:there],
+                self.couplings[here:there],
+                options.rule,
+                options.order,
+                rng,
+                options.stop_at_zero,
+            )
+            made = len(accepted)
+            now = time.perf_counter()
+            slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / max(now - since, 1e-6))))
+            accepted_since, sweeps_since = accepted_since + int(accepted.sum()), sweeps_since + made
+            share = accepted_since / (sweeps_since * self.covers * problem.sites)
+            self.energy[read] = float(energies[-1]) * state.unit
+            self.acceptance[read] = share
+            self.weights[read] = state.weights
+            self.sweeps[read] = here + made
+            self.seconds[read] = time.thread_time() - begin
+            self.last = read
+            point = np.searchsorted(self.points, here + made - 1)
+            if point < len(self.points) and self.points[point] == here + made - 1:
+                self._record(read, int(point), share)
+                accepted_since = sweeps_since = 0
+            if made < there - here or (options.stop_at_zero and energies[-1] == 0):
+                self.done[read] = True
+                return
+        self.done[read] = self.sweeps[read] == len(self.temperatures)
+
+    def result(self, interrupted: bool) -> AnnealResult:
+        """Gathers the reads that were begun."""
+        begun = self.sweeps > 0
+        if not np.any(begun):
+            raise KeyboardInterrupt  # stopped before the first sweep: there is nothing to return
+        weights = self.weights[begun]
+        mean, sign = collapse_mean(weights), collapse_sign(weights)
+        course = {name: array[begun] for name, array in self.course.items()}
+        return AnnealResult(
+            weights=weights,
+            energy=self.energy[begun],
+            collapsed_energy=self.problem.energy(sign, self.options.energy),
+            training_errors=self.problem.training_errors(sign),
+            overlap=self.problem.overlap(mean),
+            generalization_error=self.problem.generalization_error(mean),
+            proposals=self.sweeps[begun] * self.covers * self.problem.sites,
+            seconds=self.seconds[begun],
+            sweeps=self.sweeps[begun],
+            finished=self.done[begun],
+            trajectory=Trajectory(self.points, self.temperatures[self.points], **course),
+            options=self.options,
+            interrupted=interrupted,
+        )
+
+    def status(self, begin: float) -> AnnealStatus:
+        """A snapshot for the progress line."""
+        elapsed = time.perf_counter() - begin
+        share = float(self.sweeps.sum() / (self.reads * len(self.temperatures)))
+        share = max(share, float(self.done.mean()))
+        at = max(int(self.sweeps[self.last]) - 1, 0)
+        return AnnealStatus(
+            reads_done=int(self.done.sum()),
+            reads=self.reads,
+            share=share,
+            temperature=float(self.temperatures[at]),
+            energy=self._per_pattern(self.energy[self.last]),
+            acceptance=float(self.acceptance[self.last]),
+            seconds=elapsed,
+            seconds_left=elapsed * (1 - share) / share if share else np.nan,
+        )
+
+    def _per_pattern(self, energy: float) -> float:
+        return float(energy) / (self.covers * len(self.problem.patterns))
+
+    def _record(self, read: int, point: int, acceptance: float) -> None:
+        weights = self.weights[read]
+        self.course["energy"][read, point] = self._per_pattern(self.energy[read])
+        self.course["acceptance"][read, point] = acceptance
+        self.course["overlap"][read, point] = self.problem.overlap(collapse_mean(weights))
+        if self.covers > 1:
+            self.course["cover_overlap"][read, point] = cover_overlap(weights)
+
+
+def cover_overlap(weights: Signs) -> float:
+    """Mean of w_a·w_b / sites over the pairs of covers, from weights (M, sites)."""
+    covers, sites = weights.shape
+    total = weights.sum(axis=0, dtype=np.int64)
+    return float((np.sum(total**2) / sites - covers) / (covers * (covers - 1)))
+
+
+def _record_points(record: int | Sequence[float], temperatures: Temperatures) -> NDArray[np.int64]:
+    """Indices of the sweeps after which the trajectory is kept."""
+    if isinstance(record, Sequence | np.ndarray) and not isinstance(record, str | bytes):
+        wanted = checks.reals("record", record, ndim=1)
+        nearest = [int(np.argmin(np.abs(temperatures - value))) for value in wanted]
+        return np.unique(np.array(nearest, dtype=np.int64))
+    last = len(temperatures) - 1
+    points = min(checks.whole("record", record, 1), last + 1)
+    return np.unique(np.linspace(0, last, points).round().astype(np.int64))
+
+
+def _stops(points: NDArray[np.int64], redraw_every: int | None, sweeps: int) -> NDArray[np.int64]:
+    """Sweep counts at which compiled code must come back: records, redraws, the end."""
+    redraws = np.arange(redraw_every or sweeps, sweeps, redraw_every or sweeps)
+    return np.unique(np.concatenate([points + 1, redraws, [sweeps]]).astype(np.int64))
+
+
+def _starts(initial_states: ArrayLike | None, reads: int, covers: int, sites: int) -> Signs | None:
+    if initial_states is None:
+        return None
+    given = checks.reals("initial_states", initial_states)
+    shapes = {1: (sites,), 2: (covers, sites), 3: (reads, covers, sites)}
+    signs = as_signs("initial_states", given, shapes.get(given.ndim, shapes[3]))
+    return np.broadcast_to(signs, (reads, covers, sites))

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import lower_builtin, models, register_model
 from numpy.typing import NDArray
+
+from mcover.compiled import njit
 
 WORDS = 8  # uint64 words in one Lanes value
 ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -152,7 +154,7 @@ def counter_depth(terms: int) -> int:
     return (terms // 2).bit_length() + 1
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def clear_counter(planes: Words, at: int, depth: int, terms: int) -> None:
     """Set the counter at word `at` to -⌊terms/2⌋ - 1, that is n = 0, for all patterns."""
     start = -(terms // 2) - 1
@@ -160,7 +162,7 @@ def clear_counter(planes: Words, at: int, depth: int, terms: int) -> None:
         store(planes, at + i * WORDS, spread(ONES if (start >> i) & 1 else np.uint64(0)))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(forceinline=True)
 def step_counter(planes: Words, at: int, depth: int, carry: Any, d: Any) -> Any:
     """Add -1 (where d) or +1 (elsewhere) to the counter at word `at`, in the patterns of `carry`.
 

@@ -25,7 +25,8 @@ In a committee a hidden unit's own pair is of form ERRORS, for there its vote ch
 narrowed to the patterns where the votes' pairs say that the change matters.
 
 **Acceptance.** exp(ΔE/T) is the product of two small tables, over the high and the low bits of ΔE,
-and the coupling of the covers that of a third: a proposal computes no exponential.
+and the coupling of the covers that of a third: a proposal computes no exponential. Where entries
+would leave the range of a double, at couplings beyond a hundred, it computes one.
 
 Chains are made in `mcover.annealing.states`.
 """
@@ -34,7 +35,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from mcover.annealing.bits import (
@@ -48,16 +48,17 @@ from mcover.annealing.bits import (
     store,
     total,
 )
-from mcover.annealing.xoshiro import next64, uniform
+from mcover.compiled import njit
 from mcover.errors import McoverError
 
 ERRORS, EVEN, ODD = 0, 1, 2
-GLAUBER, METROPOLIS = 0, 1
-RANDOM, SEQUENTIAL = 0, 1
+RULES, ORDERS = ("glauber", "metropolis"), ("random", "sequential")  # compiled code has the index
+GLAUBER, RANDOM = RULES.index("glauber"), ORDERS.index("random")
 MAX_GAMMA = 300.0  # beyond it exp(coupling) leaves the range of a double
 
 _LOW_BITS = 6  # ΔE is split into ΔE >> 6 and ΔE & 63 for the tables of exp
 _CERTAIN = 45.0  # exp(-45) < 2**-53: only the uniform number 0 tells it from 0
+_LARGEST = 700.0  # exp of it is still a double
 
 Integers = NDArray[np.int64]
 
@@ -91,17 +92,41 @@ class State(NamedTuple):
     unit: float  # physical size of one unit of energy, the mean over destinations included
 
 
+# --- random numbers -------------------------------------------------------------------------------
+
+
+@njit(forceinline=True)
+def next64(rng: Words) -> Any:
+    """The next 64 random bits of xoshiro256++ (Blackman, Vigna); rng, uint64 (4,), not all zero."""
+    a, b, c, d = rng[0], rng[1], rng[2], rng[3]
+    x = a + d
+    result = ((x << np.uint64(23)) | (x >> np.uint64(41))) + a
+    c ^= a
+    d ^= b
+    rng[1] = b ^ c
+    rng[0] = a ^ d
+    rng[2] = c ^ (b << np.uint64(17))
+    rng[3] = (d << np.uint64(45)) | (d >> np.uint64(19))
+    return result
+
+
+@njit(forceinline=True)
+def uniform(rng: Words) -> float:
+    """A uniform number in [0, 1): the high 53 bits of one draw."""
+    return np.float64(next64(rng) >> np.uint64(11)) * 2.0**-53
+
+
 # --- proposals ------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(forceinline=True)
 def _matters(masks: Words, at: int, d: Any) -> Any:
     """Counts of (d & down) | (~d & hold) for the pair at `at`."""
     hold = load(masks, at + WORDS)
     return count(hold ^ (d & (load(masks, at) ^ hold)))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(forceinline=True)
 def _perceptron_change(state: State, index: int, column: int, flip: Any) -> Any:
     """ΔE in units, plus |~d| for each pair and destination, of flipping the weight `index`."""
     covers, destinations, masks = state.weights.shape[0], state.destinations, state.masks
@@ -134,7 +159,7 @@ def _perceptron_change(state: State, index: int, column: int, flip: Any) -> Any:
     return total(sums)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(forceinline=True)
 def _committee_change(state: State, index: int, unit: int, column: int, flip: Any) -> Any:
     """The same for a committee: a vote must change, and the change of the vote must matter."""
     covers, destinations, pairs = state.weights.shape[0], state.destinations, state.pairs
@@ -156,7 +181,7 @@ def _committee_change(state: State, index: int, unit: int, column: int, flip: An
 # --- accepted flips -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(forceinline=True)
 def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
     """Step the counters of the touched contexts and renew their masks."""
     covers, destinations, hidden = state.weights.shape[0], state.destinations, state.hidden
@@ -179,7 +204,7 @@ def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
                 recount(state, c, j, moved, d)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(forceinline=True)
 def recount(state: State, c: int, j: int, moved: Any, d: Any) -> None:
     """Step the vote counter of block j of a committee's context in the patterns of `moved`."""
     at = (c * (state.valid.size // WORDS) + j) * state.vote_depth * WORDS
@@ -187,7 +212,7 @@ def recount(state: State, c: int, j: int, moved: Any, d: Any) -> None:
     renew(state, state.vote_masks, c, j, state.form, negative, zero, minus)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(forceinline=True)
 def renew(
     state: State, masks: Words, row: int, j: int, form: int, negative: Any, zero: Any, minus: Any
 ) -> None:
@@ -211,17 +236,19 @@ def renew(
 # --- sweeps ---------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _fill_tables(
     high: Any, low: Any, coupling: Any, scale: float, gamma: float, covers: int, most: int
 ) -> Any:
-    """Tables of exp for one temperature; returns the largest |ΔE| that they cover.
+    """Tables of exp for one temperature; returns the largest |ΔE| that they cover, or -1 for none.
 
     exp(scale*ΔE) = high[(ΔE + reach) >> 6] * low[(ΔE + reach) & 63], and coupling[h + M - 1] is
     exp(2γh/M) for h = w_β Σ_{a≠β} w_a. Past reach the acceptance is 0 or 1 to the last bit.
     """
     bound = (_CERTAIN + 2.0 * abs(gamma)) / scale if scale > 0.0 else np.inf
     reach = np.int64(min(np.ceil(bound), np.float64(most)))
+    if 2.0 * scale * reach > _LARGEST:
+        return np.int64(-1)
     for i in range(1 << _LOW_BITS):
         low[i] = math.exp(scale * i)
     for i in range((2 * reach >> _LOW_BITS) + 1):
@@ -231,7 +258,7 @@ def _fill_tables(
     return reach
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _advance(
     state: State,
     scales: NDArray[np.float64],
@@ -280,9 +307,13 @@ def _advance(
                 change = _committee_change(state, index, unit, column, flip)
             ones = state.ones[column]
             change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
-            x = min(max(change, -reach), reach) + reach
-            boltzmann = high[x >> _LOW_BITS] * low[x & mask]
-            boltzmann *= coupling[w * (np.int64(magnet[q]) - w) + covers - 1]
+            h = w * (np.int64(magnet[q]) - w)
+            if reach >= 0:
+                x = min(max(change, -reach), reach) + reach
+                boltzmann = high[x >> _LOW_BITS] * low[x & mask] * coupling[h + covers - 1]
+            else:
+                exponent = scales[t] * change + 2.0 * gammas[t] * h / covers
+                boltzmann = math.exp(min(exponent, _LARGEST))
             # Glauber: u < 1 / (1 + exp(x)). Metropolis: u < exp(-x), true for all x <= 0.
             if u * (one + boltzmann) < 1.0:
                 _flip(state, index, unit, column, flip)
@@ -301,8 +332,8 @@ def advance(
     state: State,
     temperatures: ArrayLike,
     gammas: ArrayLike,
-    rule: int,
-    order: int,
+    rule: str,
+    order: str,
     rng: Words,
     stop_at_zero: bool = False,
 ) -> tuple[Integers, Integers]:
@@ -316,8 +347,8 @@ def advance(
         state: from `make_state`.
         temperatures: (t,), >= 0; at 0 no proposal that raises the energy is accepted.
         gammas: (t,) or one number, the coupling of the covers, at most MAX_GAMMA in size.
-        rule: GLAUBER or METROPOLIS.
-        order: RANDOM or SEQUENTIAL.
+        rule: "glauber" or "metropolis".
+        order: "random" or "sequential".
         rng: uint64 (4,), not all zero.
         stop_at_zero: stop after the first sweep that ends at lifted energy 0.
 
@@ -329,9 +360,11 @@ def advance(
     gammas = np.array(np.broadcast_to(gammas, temperatures.shape), dtype=np.float64)
     if not (np.abs(gammas) <= MAX_GAMMA).all():
         raise McoverError(f"gammas go to {np.abs(gammas).max()}; keep them within ±{MAX_GAMMA}.")
-    # At exp(100) a step is as good as forbidden, which makes T = 0 an ordinary temperature.
+    # At exp(100) a step is as good as forbidden, which makes T = 0 an ordinary temperature; the
+    # coupling may take exp(2γ) of it back.
     with np.errstate(divide="ignore"):
-        scales = np.minimum(state.unit / temperatures, 100.0)
+        scales = np.minimum(state.unit / temperatures, 100.0 + 2.0 * np.abs(gammas))
     accepted, energies = np.zeros((2, temperatures.size), dtype=np.int64)
-    done = _advance(state, scales, gammas, rule, order, rng, stop_at_zero, accepted, energies)
+    how = RULES.index(rule), ORDERS.index(order)
+    done = _advance(state, scales, gammas, *how, rng, stop_at_zero, accepted, energies)
     return accepted[:done], energies[:done]

@@ -12,11 +12,14 @@ vote, possible with K even, is an error.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mcover import checks
 from mcover.errors import McoverError
 from mcover.seeds import Seed, streams
 
@@ -44,9 +47,7 @@ class Problem:
     ) -> None:
         self.patterns = as_signs("patterns", patterns, (None, None))
         self.labels = as_signs("labels", labels, (len(self.patterns),))
-        if not isinstance(hidden, int | np.integer) or hidden < 1:
-            raise McoverError(f"hidden is {hidden!r}; write a whole number of at least 1.")
-        self.hidden = int(hidden)
+        self.hidden = checks.whole("hidden", hidden, 1)
         self.inputs = int(self.patterns.shape[1])
         self.sites = self.hidden * self.inputs
         self.teacher = None if teacher is None else as_signs("teacher", teacher, (self.sites,))
@@ -71,11 +72,9 @@ class Problem:
         "linear" is Σ_μ max(0, −Δ_μ), with Δ the margin of a perceptron or the vote of a committee;
         "errors" is the number of wrong patterns.
         """
-        if kind == "errors":
+        if checks.choice("energy", kind, ("linear", "errors")) == "errors":
             return self.training_errors(weights).astype(np.float64)
-        if kind != "linear":
-            raise McoverError(f"energy is {kind!r}; write 'linear' or 'errors'.")
-        fields = _fields(self.gauged, weights, self.hidden)
+        fields = _fields(self.gauged, self._students(weights), self.hidden)
         if self.hidden == 1:
             margins = fields[..., 0, :] / np.sqrt(self.inputs)
         else:
@@ -84,7 +83,7 @@ class Problem:
 
     def training_errors(self, weights: Weights) -> NDArray[np.int64]:
         """Patterns that students with these weights get wrong, shape (..., K·N) → (...)."""
-        return np.sum(~_is_right(self.gauged, weights, self.hidden), axis=-1)
+        return np.sum(~_is_right(self.gauged, self._students(weights), self.hidden), axis=-1)
 
     def overlap(self, weights: Weights) -> NDArray[np.float64]:
         """R = w·w* / |w||w*| with the teacher, shape (..., K·N) → (...); 0 for w = 0.
@@ -92,7 +91,7 @@ class Problem:
         Of a committee: the mean over hidden units, matched to the teacher's in the best way.
         NaN where there is no teacher.
         """
-        students = np.asarray(weights, dtype=float)
+        students = self._students(weights)
         if self.teacher is None:
             return np.full(students.shape[:-1], np.nan)
         units = students.reshape(-1, self.hidden, self.inputs)
@@ -110,9 +109,18 @@ class Problem:
         """
         if self.teacher is None or self.hidden == 1:
             return np.arccos(np.clip(self.overlap(weights), -1.0, 1.0)) / np.pi
-        students = np.asarray(weights, dtype=float).reshape(-1, self.sites)
+        students = self._students(weights).reshape(-1, self.sites)
         wrong = [np.mean(~_is_right(self._tests, student, self.hidden)) for student in students]
         return np.array(wrong).reshape(np.shape(weights)[:-1])
+
+    def _students(self, weights: Weights) -> NDArray[np.float64]:
+        students = checks.reals("weights", weights)
+        if students.ndim == 0 or students.shape[-1] != self.sites:
+            raise McoverError(
+                f"weights have shape {students.shape}; write {self.sites} of them along the last "
+                "axis."
+            )
+        return students
 
     @cached_property
     def _tests(self) -> Signs:
@@ -173,17 +181,18 @@ def teacher_student(
     >>> problem.training_errors(problem.teacher).item()
     0
     """
-    for name, count in (("n", n), ("hidden", hidden)):
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
-    patterns = round(alpha * n * hidden) if np.isfinite(alpha) else 0
+    n, hidden = checks.whole("n", n, 1), checks.whole("hidden", hidden, 1)
+    alpha = checks.real("alpha", alpha, above=0, most=1e9)
+    checks.choice("ties", ties, ("redraw", "plus"))
+    patterns = round(alpha * n * hidden)
     if patterns < 1:
         raise McoverError(
             f"alpha is {alpha!r}: that makes no pattern. Write a number of at least "
             f"{1 / (n * hidden):.2g} (patterns per weight)."
         )
-    if ties not in ("redraw", "plus"):
-        raise McoverError(f"ties is {ties!r}; write 'redraw' or 'plus'.")
+    # Signs, and the floats that label them.
+    needed = patterns * (6 * n + 8 * hidden) + 8 * n * hidden
+    checks.memory(needed, f"{patterns} patterns of {n} inputs", "write a smaller n or alpha")
     weights_rng, patterns_rng = streams(seed, 2)
     teacher = random_signs(weights_rng, hidden * n)
     drawn, labels = _labelled(patterns, teacher, hidden, patterns_rng, ties)
@@ -199,7 +208,12 @@ def random_signs(rng: np.random.Generator, shape: int | tuple[int, ...]) -> Sign
 
 def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Signs:
     """An int8 copy, refused unless every entry is ±1 and the shape is right."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "iuf" and array.size:
+            raise TypeError(f"its entries are of type {array.dtype}")
+    except (TypeError, ValueError) as error:  # ragged lists, text, objects
+        raise McoverError(f"{name} must be an array of -1 and +1: {error}.") from error
     wrong_shape = array.ndim != len(shape) or any(
         want is not None and want != have for want, have in zip(shape, array.shape, strict=False)
     )
@@ -213,6 +227,34 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
             f"from grey values np.where({name} > median, 1, -1)."
         )
     return np.array(array, dtype=np.int8, order="C")
+
+
+def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file by name; never pickled objects, nor more than memory allows."""
+    try:
+        with ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        checks.memory(size, f"{path}", "split the file")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except McoverError:
+        raise
+    except Exception as error:  # damaged files raise anything
+        raise McoverError(f"cannot read {path} as an .npz file: {error}.") from error
+
+
+def load_problem(path: str | Path, hidden: int = 1) -> Problem:
+    """A problem from an .npz file with the arrays ``patterns``, ``labels`` and perhaps ``teacher``.
+
+    Write one with ``np.savez(path, patterns=..., labels=...)``; all entries are ±1.
+    """
+    arrays = read_arrays(path)
+    if not {"patterns", "labels"} <= set(arrays):
+        raise McoverError(
+            f"{path} holds the arrays {sorted(arrays)}; it needs 'patterns' and 'labels': "
+            "np.savez(path, patterns=..., labels=...)."
+        )
+    return Committee(arrays["patterns"], arrays["labels"], hidden, arrays.get("teacher"))
 
 
 def _labelled(

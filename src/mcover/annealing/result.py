@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcover.annealing.problems import Signs
+from mcover.annealing.options import AnnealOptions
+from mcover.annealing.problems import Signs, as_signs, read_arrays
 from mcover.errors import McoverError
+from mcover.files import write_atomic
+from mcover.plain import from_plain, to_plain
 
-_FORMAT = "mcover.AnnealResult/1"
+_FORMAT = "mcover.AnnealResult/2"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +56,12 @@ class AnnealResult:
         generalization_error: ε_g of the mean of the covers, as in the paper, (reads,); NaN
             without teacher.
         proposals: single-weight proposals made, (reads,).
-        seconds: processor time that the read's thread took, (reads,): what one core needs,
-            whatever else the machine does.
+        seconds: CPU time of the read's thread, (reads,).
         sweeps: sweeps made, (reads,); fewer than planned where a read was solved or interrupted.
+        finished: whether the read came to its end, (reads,).
         trajectory: the course of each read.
-        settings: how it was annealed, as a plain dict.
-        interrupted: whether the run was cut short.
+        options: how it was annealed.
+        interrupted: whether the run was cut short; reads that never began are left out.
     """
 
     weights: Signs
@@ -73,8 +73,9 @@ class AnnealResult:
     proposals: NDArray[np.int64]
     seconds: NDArray[np.float64]
     sweeps: NDArray[np.int64]
+    finished: NDArray[np.bool_]
     trajectory: Trajectory
-    settings: dict[str, Any]
+    options: AnnealOptions
     interrupted: bool
 
     @cached_property
@@ -99,45 +100,54 @@ class AnnealResult:
             raise McoverError(f"cannot save to {target}; end the name in .npz.")
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {f"trajectory.{n}": getattr(self.trajectory, n) for n in _TRAJECTORY}
-        about = {"format": _FORMAT, "settings": self.settings, "interrupted": self.interrupted}
-        target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            with beside.open("wb") as file:
-                np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
-        return target
+        about = {
+            "format": _FORMAT,
+            "options": to_plain(self.options),
+            "interrupted": self.interrupted,
+        }
+        text = np.array(json.dumps(about))
+        return write_atomic(target, lambda file: np.savez_compressed(file, about=text, **arrays))
 
     @classmethod
     def load(cls, path: str | Path) -> AnnealResult:
-        """Reads back what :meth:`save` wrote."""
+        """Reads back what :meth:`save` wrote; anything else is refused."""
+        arrays = read_arrays(path)
         try:
-            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                about = json.loads(str(file["about"]))
-                if about["format"] != _FORMAT:
-                    raise McoverError(f"{path} holds {about['format']}, not {_FORMAT}.")
-                trajectory = Trajectory(**{n: file[f"trajectory.{n}"] for n in _TRAJECTORY})
-                arrays = {name: file[name] for name in _ARRAYS}
-        except FileNotFoundError:
-            raise
-        except (OSError, KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
-            raise McoverError(f"{path} is not a result that mcover saved: {error}") from error
-        return cls(
-            **arrays,
-            trajectory=trajectory,
-            settings=about["settings"],
-            interrupted=about["interrupted"],
-        )
+            about = json.loads(str(arrays["about"]))
+            if about["format"] != _FORMAT:
+                raise McoverError(f"it holds {about['format']}, not {_FORMAT}")
+            course = Trajectory(**{name: arrays[f"trajectory.{name}"] for name in _TRAJECTORY})
+            result = cls(
+                **{name: arrays[name] for name in _ARRAYS},
+                trajectory=course,
+                options=from_plain(AnnealOptions, about["options"], "options"),
+                interrupted=bool(about["interrupted"]),
+            )
+            _check_shapes(result)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise McoverError(f"{path} is not a result that mcover saved: {error}.") from error
+        return result
 
 
 _TRAJECTORY = [field.name for field in fields(Trajectory)]
 _ARRAYS = [
     field.name
     for field in fields(AnnealResult)
-    if field.name not in ("trajectory", "settings", "interrupted")
+    if field.name not in ("trajectory", "options", "interrupted")
 ]
+
+
+def _check_shapes(result: AnnealResult) -> None:
+    as_signs("weights", result.weights, (None, result.options.method.covers, None))
+    reads, points = len(result.weights), len(result.trajectory.sweep)
+    shapes = {name: (reads,) for name in _ARRAYS if name != "weights"}
+    wrong = [name for name, shape in shapes.items() if getattr(result, name).shape != shape]
+    for name in _TRAJECTORY:
+        expected = (points,) if name in ("sweep", "temperature") else (reads, points)
+        if getattr(result.trajectory, name).shape != expected:
+            wrong.append(f"trajectory.{name}")
+    if wrong:
+        raise McoverError(f"the shapes of {', '.join(wrong)} do not fit {reads} reads")
 
 
 def collapse_mean(weights: Signs) -> NDArray[np.float64]:

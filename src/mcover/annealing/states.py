@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from mcover.annealing.bits import (
@@ -22,15 +21,16 @@ from mcover.annealing.bits import (
 from mcover.annealing.kernels import (
     ERRORS,
     EVEN,
-    GLAUBER,
     ODD,
-    RANDOM,
     State,
     advance,
+    next64,
     recount,
     renew,
 )
-from mcover.annealing.xoshiro import random_weights
+from mcover.compiled import njit
+from mcover.routing import draw_bank
+from mcover.topology import GaussianRing
 
 
 def energy_form(inputs: int, hidden: int, energy: str) -> int:
@@ -145,7 +145,25 @@ def make_state(
     return state
 
 
-@njit(cache=True, nogil=True)
+@njit()
+def random_weights(rng: Words, covers: int, sites: int) -> NDArray[np.int8]:
+    """Uniform ±1 weights, int8 (covers, sites).
+
+    Cover after cover, each draw gives 64 weights, lowest bit first, a set bit being +1; a new cover
+    starts with a new draw.
+    """
+    weights = np.empty((covers, sites), dtype=np.int8)
+    for beta in range(covers):
+        bits = np.uint64(0)
+        for q in range(sites):
+            if q % 64 == 0:
+                bits = next64(rng)
+            weights[beta, q] = 1 if bits & np.uint64(1) else -1
+            bits >>= np.uint64(1)
+    return weights
+
+
+@njit()
 def _invert(routes: NDArray[np.uint8], inverse: NDArray[np.uint8]) -> None:
     destinations, sites, covers = routes.shape
     for s in range(destinations):
@@ -154,7 +172,7 @@ def _invert(routes: NDArray[np.uint8], inverse: NDArray[np.uint8]) -> None:
                 inverse[q, routes[s, q, alpha], s] = alpha
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _build(state: State) -> None:
     """Count the agreeing weights of every context, then its right votes, one at a time."""
     covers, sites = state.weights.shape
@@ -188,7 +206,7 @@ def _build(state: State) -> None:
                     recount(state, c, j, negative ^ spread(ONES), none)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def energy_from_scratch(state: State) -> int:
     """The lifted energy in units, from the weights alone: margins by their sums, no counters."""
     covers, destinations = state.weights.shape[0], state.destinations
@@ -227,10 +245,11 @@ def compile_kernels() -> float:
     Without this the first chain would do it, and its time would count.
     """
     begin = time.perf_counter()
+    draw_bank(GaussianRing(), 3, 1, 1, seed=0)
     for hidden in (1, 2):
         rng = np.array([1, 2, 3, 4], dtype=np.uint64)
         routes = np.zeros((1, hidden, 1), dtype=np.uint8)
         columns = pack_columns(np.ones((1, 1), dtype=np.int8))
         state = make_state(columns, 1, hidden, 1, routes, random_weights(rng, 1, hidden))
-        advance(state, [1.0], 0.0, GLAUBER, RANDOM, rng)
+        advance(state, [1.0], 0.0, "glauber", "random", rng)
     return time.perf_counter() - begin

@@ -8,24 +8,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
+from mcover import RSA, GaussianRing, MCover, Vanilla
+from mcover.annealing import Method
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
+from mcover.lab.perceptron import Outcome, PerceptronTrial, join, run_paired, summarize
 from mcover.lab.training import NetworkTrial, Training
-from mcover.lab.trials import Summary, Trial, join, run_trials, summarize
 from mcover.progress import console, live_line
-from mcover.topology import GaussianRing
+from mcover.statistics import Estimate
 
-METHODS: dict[str, dict[str, Any]] = {
-    "vanilla": {"method": "vanilla"},
-    "RSA": {"method": "rsa", "covers": 3, "coupling": 1.0},
-    "M-cover": {
-        "method": "mcover",
-        "covers": 3,
-        "topology": GaussianRing(sigma=3, shift=2),
-        "bank": 10,
-    },
+METHODS: dict[str, Method] = {
+    "vanilla": Vanilla(),
+    "RSA": RSA(3, coupling=1.0),
+    "M-cover": MCover(3, GaussianRing(3, shift=2), bank=10),
 }
 
 
@@ -46,26 +44,30 @@ class Demo:
 
     def run(self) -> None:
         topology = GaussianRing(sigma=1.5, shift=2)
-        ShowTopology(topology, covers=12, output=self.output / "topology.png").run()
+        ShowTopology(topology, 12, output=self.output / "topology.png").run()
 
         names = ", ".join(METHODS)
         console.print(
             f"\n±1 perceptrons, N = {self.n}, α = {self.alpha}: {names} on the same "
             f"{self.trials} teachers"
         )
-        rows: dict[str, list[Trial]] = {name: [] for name in METHODS}
+        trials = {
+            name: PerceptronTrial(self.n, self.alpha, method=method)
+            for name, method in METHODS.items()
+        }
+        rows: dict[str, list[Outcome]] = {name: [] for name in METHODS}
         courses: dict[str, list[Any]] = {name: [] for name in METHODS}
         begin = time.perf_counter()
         with live_line() as line:
             line.wait("compiling, or loading what was compiled before")
-            for row, result in run_trials(METHODS, self.n, self.alpha, range(self.trials)):
-                rows[row.method].append(row)
-                courses[row.method].append(result.trajectory)
+            for name, outcome, course in run_paired(trials, range(self.trials)):
+                rows[name].append(outcome)
+                courses[name].append(course)
                 done = sum(map(len, rows.values())) / (self.trials * len(METHODS))
-                solved = {name: sum(r.solved for r in of) for name, of in rows.items()}
+                solved = {name: sum(int(one["solved"]) for one in of) for name, of in rows.items()}
                 text = "  ".join(f"{name} {solved[name]}/{len(rows[name])}" for name in METHODS)
                 line(done, f"solved: {text}")
-        console.print(summary_table([summarize(name, of) for name, of in rows.items()]))
+        console.print(summary_table({name: summarize(of) for name, of in rows.items()}))
         console.print(f"{time.perf_counter() - begin:.0f} s in all; intervals are 95 %")
 
         from mcover.lab.figures.annealing import comparison_figure
@@ -90,7 +92,7 @@ class Demo:
         Train(trial, output=self.output / "training").run()
 
 
-def summary_table(summaries: list[Summary]) -> Table:
+def summary_table(summaries: dict[str, dict[str, Estimate]]) -> Table:
     """The comparison as a table: a line a method."""
     table = Table(title="generalization error is that of the collapsed (mean) student")
     for name in (
@@ -101,19 +103,17 @@ def summary_table(summaries: list[Summary]) -> Table:
         "TTS99,\ncore s",
     ):
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
-    for one in summaries:
+    for name, one in summaries.items():
         cells = (
-            f"{one.generalization_error:.4f}",
-            f"{one.solved:.2f}",
-            f"{one.tts_proposals:.1e}",
-            f"{one.tts_seconds:.1f}",
+            f"{one['generalization_error']:.4f}",
+            f"{one['solved']:.2f}",
+            f"{one['tts_proposals']:.1e}",
+            f"{one['tts_seconds']:.1f}",
         )
-        table.add_row(one.method, *(cell.replace(" [", "\n[") for cell in cells))
-    table.caption = f"n = {summaries[0].solved.n} trials each"
+        table.add_row(name, *(cell.replace(" [", "\n[") for cell in cells))
+    table.caption = f"n = {one['solved'].n} trials each"
     return table
 
 
-def _errors(rows: list[Trial]) -> Any:
-    import numpy as np
-
-    return np.array([row.generalization_error for row in rows])
+def _errors(outcomes: list[Outcome]) -> Any:
+    return np.array([one["generalization_error"] for one in outcomes])

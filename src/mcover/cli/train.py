@@ -7,10 +7,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tyro
 from rich.table import Table
 
 from mcover import __version__, checks, statistics
@@ -37,10 +36,7 @@ _ENDS = {
 class Train:
     """Train a model: a live line, a summary, a picture, and the trained model on disk."""
 
-    trial: (
-        Annotated[NetworkTrial, tyro.conf.subcommand("network")]
-        | Annotated[CommitteeTrial, tyro.conf.subcommand("committee")]
-    ) = _DEFAULT
+    trial: NetworkTrial | CommitteeTrial = _DEFAULT
     """What is learned, by what model and how."""
     seeds: int = 1
     """Independent trainings."""

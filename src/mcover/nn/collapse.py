@@ -12,40 +12,31 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
+from mcover import checks
 from mcover.errors import McoverError
 
-Method = Literal["mean", "sign"]
+How = Literal["mean", "sign"] | Callable[[Tensor], Tensor]
 Buffers = Literal["average", "first", "recalibrate"]
 
 
 def collapse(
     covered: Any,
-    method: Method | Callable[[Tensor], Tensor] = "mean",
+    how: How = "mean",
     buffers: Buffers = "average",
     loader: Iterable[Any] | None = None,
 ) -> nn.Module:
     """One model made of all covers, in evaluation mode; see :meth:`Covered.collapse`."""
-    how = {"mean": _mean, "sign": _sign}.get(method) if isinstance(method, str) else method
-    if not callable(how):
-        raise McoverError(f"method is {method!r}; write one of {get_args(Method)} or a function.")
-    if buffers not in get_args(Buffers):
-        raise McoverError(f"buffers is {buffers!r}; write one of {get_args(Buffers)}.")
+    method = {"mean": _mean, "sign": _sign}.get(how) if isinstance(how, str) else how
+    if not callable(method):
+        raise McoverError(f"how is {how!r}; write 'mean', 'sign' or a function of a stack.")
+    checks.choice("buffers", buffers, get_args(Buffers))
     if (buffers == "recalibrate") != (loader is not None):
         raise McoverError(
             "buffers='recalibrate' runs training batches through the collapsed model; "
             "write collapse(buffers='recalibrate', loader=train_loader)."
         )
     of_buffers = _first if buffers == "first" else _mean
-    tensors = {}
-    for name, stack in covered.stacks().items():
-        made = how(stack.detach())
-        if not isinstance(made, Tensor) or made.shape != stack.shape[1:]:
-            seen = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-            raise McoverError(
-                f"method made {seen} of {name!r}, whose stack is {tuple(stack.shape)}; return a "
-                f"tensor of shape {tuple(stack.shape[1:])}, e.g. stack.median(0).values."
-            )
-        tensors[name] = made.to(stack.dtype)
+    tensors = {name: _made(method, name, stack) for name, stack in covered.stacks().items()}
     tensors |= {name: of_buffers(stack) for name, stack in covered.state_stacks().items()}
     net = rebuild(covered, tensors)
     if loader is not None:
@@ -53,10 +44,26 @@ def collapse(
     return net.eval()
 
 
+def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
+    """What a method makes of one stack, if it is a tensor of the base's shape."""
+    try:
+        made = method(stack.detach())
+    except McoverError:
+        raise
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        made = error
+    if not isinstance(made, Tensor) or made.shape != stack.shape[1:]:
+        seen = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else repr(made)
+        raise McoverError(
+            f"how made {seen} of {name!r}, whose stack is {tuple(stack.shape)}; return a tensor of "
+            f"shape {tuple(stack.shape[1:])}, e.g. stack.median(0).values."
+        ) from (made if isinstance(made, Exception) else None)
+    return made.to(stack.dtype)
+
+
 def one_cover(covered: Any, index: int) -> nn.Module:
     """Cover ``index`` as a model by itself, in evaluation mode."""
-    if not isinstance(index, int | np.integer) or not -covered.covers <= index < covered.covers:
-        raise McoverError(f"there is no cover {index!r}; write 0 to {covered.covers - 1}.")
+    index = checks.whole("cover", index, -covered.covers, covered.covers - 1)
     stacks = {**covered.stacks(), **covered.state_stacks()}
     rows = {name: stack.detach()[index] for name, stack in stacks.items()}
     return rebuild(covered, rows, index).eval()
@@ -106,7 +113,7 @@ def _first(stack: Tensor) -> Tensor:
 def _sign(stack: Tensor) -> Tensor:
     """The sign of the sum over covers; a tie is +1."""
     if stack.is_complex():
-        raise McoverError("complex weights have no sign; write method='mean' or a function.")
+        raise McoverError("complex weights have no sign; write how='mean' or a function.")
     return torch.where(stack.sum(0) < 0, -1.0, 1.0).to(stack.dtype)
 
 
@@ -149,10 +156,8 @@ def path_loss(
     covered: Any, loss: Callable[[nn.Module], float], index: int, points: int = 11
 ) -> NDArray[np.float64]:
     """``loss(model)`` at evenly spaced models from cover ``index`` (first) to the mean (last)."""
-    if points < 2:
-        raise McoverError(f"points is {points}; write at least 2, the two ends of the path.")
-    if not 0 <= index < covered.covers:
-        raise McoverError(f"there is no cover {index!r}; write 0 to {covered.covers - 1}.")
+    points = checks.whole("points", points, 2)  # the two ends of the path
+    index = checks.whole("cover", index, 0, covered.covers - 1)
     stacks = {**covered.stacks(), **covered.state_stacks()}
     values = []
     for share in np.linspace(0, 1, points):

@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,25 +14,34 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mcover import checks
 from mcover.errors import McoverError
+from mcover.lifting import Directed, Messages, Settings
 from mcover.nn import directed, trees
-from mcover.nn.collapse import (
-    Buffers,
-    Diagnostics,
-    Method,
-    collapse,
-    diagnose,
-    one_cover,
-    path_loss,
-)
+from mcover.nn.collapse import Buffers, Diagnostics, How, collapse, diagnose, one_cover, path_loss
+from mcover.nn.files import save
 from mcover.nn.layers import draw_mixer
-from mcover.nn.meetings import Shape
+from mcover.nn.meetings import Shape, Site
 from mcover.nn.report import Report, report
 from mcover.nn.running import Runner
-from mcover.nn.settings import Settings
-from mcover.nn.training import clip_grad_norm_, parameter_groups
 from mcover.progress import announced
 from mcover.routing import draw_indexed_bank
+from mcover.seeds import seed_sequence
+
+
+class Routes(NamedTuple):
+    """What one evaluation of a directed lift reads from where.
+
+    Attributes:
+        bank: the cover that context α reads source j from, for each destination that is kept. The
+            same array until the routes are drawn anew; not to be written to.
+        destinations: those to evaluate, as indices into the bank.
+
+    Shape: bank (S, sources, M).
+    """
+
+    bank: NDArray[Any]
+    destinations: tuple[int, ...]
 
 
 class Covered(nn.Module):
@@ -74,6 +83,7 @@ class Covered(nn.Module):
         self.steps = 0
         self.redraws = 0
         self._drawn = -1  # which draw the routes in force are
+        self._bank: NDArray[Any] | None = None  # these routes, once they were asked for
         self._runner = Runner(self)
         self.draw(0)
 
@@ -114,19 +124,48 @@ class Covered(nn.Module):
         return self.settings.covers
 
     @property
+    def is_directed(self) -> bool:
+        """Whether weights are routed, and not messages."""
+        return isinstance(self.settings.routing, Directed)
+
+    @property
     def passes(self) -> int:
         """Passes over the M covers in each forward: streams, or destinations."""
-        if not self.is_directed:
-            return self.settings.streams or 1
-        return min(self.settings.destinations or len(self.route_index), len(self.route_index))
+        how = self.settings.routing
+        if isinstance(how, Messages):
+            return how.streams or 1
+        return min(how.destinations or len(self.route_index), len(self.route_index))
 
     @property
     def routes(self) -> NDArray[Any]:
         """Of the directed lift: the cover that α reads source j from, shape (S, sources, M)."""
         if not self.is_directed:
-            raise McoverError("routes belong to routing='weights'; see covered.mixers().")
-        routes: NDArray[Any] = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
-        return routes
+            raise McoverError("routes belong to routing='directed'; see covered.mixers().")
+        if self._bank is None:
+            self._bank = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
+            self._bank.setflags(write=False)
+        return self._bank
+
+    def next_routes(self) -> Routes | None:
+        """The routes of the next evaluation, for a model that is evaluated by other code.
+
+        It does to the counters what a forward does: in training mode the bank is gone through in
+        turn, and drawn anew where it is time to. None in the message lift, which mixes activations.
+
+        >>> import mcover
+        >>> how = mcover.Directed(bank=3, destinations=2)
+        >>> covered = mcover.lift(nn.Linear(4, 2), 5, mcover.Uniform(), how, seed=0)
+        >>> [covered.next_routes().destinations for _ in range(3)], covered.steps
+        ([(0, 1), (2, 0), (1, 2)], 3)
+        >>> covered.next_routes().bank.shape
+        (3, 10, 5)
+        """
+        with self._runner.lock:
+            step, number = self._runner.count()
+            self.draw(number)
+            if not self.is_directed:
+                return None
+            return Routes(self.routes, tuple(self._runner.turn(step)))
 
     def stacks(self) -> dict[str, Tensor]:
         """The lifted parameters by name, covers first."""
@@ -138,14 +177,24 @@ class Covered(nn.Module):
 
     def mixers(self) -> dict[str, Tensor]:
         """Q̂ of each layer that mixes, by the layer's name: (units, blocks, M, M)."""
-        return {place: getattr(self, buffer) for place, buffer, _ in self._mixing()}
+        places = enumerate(self._meetings())
+        return {site.place(part): getattr(self, f"mixer_{n}") for n, (site, part, _) in places}
 
-    def advance(self) -> list[int]:
-        """Counts a training forward that is computed elsewhere; returns its destinations."""
-        with self._runner.lock:
-            step, number = self._runner.count()
-            self.draw(number)
-            return self._runner.turn(step) if self.is_directed else []
+    def mixing(self) -> list[tuple[str, str, nn.Module, Tensor]]:
+        """Place, part, layer and mixer, wherever covers meet."""
+        mixers = self.mixers()
+        places = [(site.place(part), part, site.name) for site, part, _ in self._meetings()]
+        return [(at, part, self.net.get_submodule(n), mixers[at]) for at, part, n in places]
+
+    @property
+    def met(self) -> dict[str, int]:
+        """How often covers met at each layer since the model was made or loaded."""
+        return self._runner.current.met
+
+    def _meetings(self) -> list[tuple[Site, str, Shape]]:
+        """Layer, part and shape of every mixer."""
+        sites = self._runner.sites.values()
+        return [(site, part, shape) for site in sites for part, shape in site.shapes.items()]
 
     def redraw(self) -> None:
         """Fresh routes from the same topology, reproducible from the seed given to ``lift``."""
@@ -154,21 +203,20 @@ class Covered(nn.Module):
 
     def collapse(
         self,
-        method: Method | Callable[[Tensor], Tensor] = "mean",
+        how: How = "mean",
         buffers: Buffers = "average",
         loader: Iterable[Any] | None = None,
     ) -> nn.Module:
         """One model of the base's class and ``state_dict`` keys, in evaluation mode.
 
         Args:
-            method: the mean over covers; the "sign" of it, for ±1 weights; or a function of a
+            how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a
                 stack (M, *shape).
             buffers: running statistics averaged over covers (counters from the first), taken
-                from the "first" cover, or computed anew on ``loader``
-                ("recalibrate").
+                from the "first" cover, or computed anew on ``loader`` ("recalibrate").
             loader: training batches for "recalibrate", as for ``torch.optim.swa_utils.update_bn``.
         """
-        return collapse(self, method, buffers, loader)
+        return collapse(self, how, buffers, loader)
 
     def cover(self, index: int) -> nn.Module:
         """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
@@ -190,7 +238,8 @@ class Covered(nn.Module):
         """Parameters for an optimizer that decays matrices but not biases and norms.
 
         A stack has one axis more than the base's parameter, so that the usual test "decay if
-        ndim >= 2" would decay everything. Here it is made on the base's shape.
+        ndim >= 2" would decay biases too. Here it is made on the base's shape. Write
+        ``torch.optim.AdamW(covered.parameter_groups(lr=1e-3, weight_decay=0.1))``.
 
         >>> import mcover
         >>> covered = mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform(), seed=0)
@@ -201,16 +250,43 @@ class Covered(nn.Module):
         Args:
             options: of the optimizer, e.g. ``lr`` and ``weight_decay``.
         """
-        return parameter_groups(self, options)
+        stacked = {id(stack) for stack in self.stacks().values()}
+        groups: tuple[list[Tensor], list[Tensor]] = [], []
+        for value in self.parameters():
+            if value.requires_grad:
+                groups[value.ndim - (id(value) in stacked) < 2].append(value)
+        decayed, spared = groups
+        return [options | {"params": decayed}, options | {"params": spared, "weight_decay": 0.0}]
 
+    @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clips the gradient of each cover by its own norm, and returns the norms, shape (M,).
 
-        ``torch.nn.utils.clip_grad_norm_`` takes one norm over all covers, about √M times that of a
-        single model; this is what it does to one model, for each cover. What covers share counts in
-        all of them, and is clipped as in the one with the largest norm.
+        Call it between ``backward()`` and ``optimizer.step()``, where a plain model has
+        ``torch.nn.utils.clip_grad_norm_``. That one takes a single norm over all covers, about √M
+        times that of one model; this does to each cover what it does to one model. What covers
+        share counts in all of them, and is clipped as in the one with the largest norm.
+
+        >>> import mcover
+        >>> covered = mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform(), seed=0)
+        >>> covered(torch.ones(5, 4)).sum().backward()
+        >>> covered.clip_grad_norm_(1.0).shape
+        torch.Size([3])
         """
-        return clip_grad_norm_(self, max_norm)
+        max_norm = checks.real("max_norm", max_norm, 0, infinite=True)
+        grads = {id(p): p.grad for p in self.parameters() if p.grad is not None}
+        own = [grads.pop(id(s)) for s in self.stacks().values() if id(s) in grads]
+        squares = [grad.flatten(1).abs().square().sum(1) for grad in own]
+        squares += [grad.abs().square().sum().expand(self.covers) for grad in grads.values()]
+        if not squares:
+            return torch.zeros(self.covers)
+        norms = torch.stack(squares).sum(0).sqrt()
+        scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
+        for grad in own:
+            grad.mul_(scale.to(grad.dtype).view(-1, *(1,) * (grad.ndim - 1)))
+        for grad in grads.values():
+            grad.mul_(scale.min().to(grad.dtype))
+        return norms
 
     def copy_of(self, index: int, tensors: Mapping[int, Tensor]) -> nn.Module:
         """The modules of a cover with other tensors, by the ids of those in ``net``."""
@@ -233,10 +309,8 @@ class Covered(nn.Module):
         """
         return report(self, *args, **kwargs)
 
-    def save(self, path: str | Path) -> tuple[Path, Path]:
-        """Writes ``path`` with the endings .safetensors and .json; :func:`mcover.nn.load` reads."""
-        from mcover.nn.files import save
-
+    def save(self, path: str | Path) -> Path:
+        """Writes a file with the ending .safetensors, which :func:`mcover.nn.load` reads."""
         return save(self, path)
 
     def get_extra_state(self) -> Tensor:
@@ -252,44 +326,28 @@ class Covered(nn.Module):
         return torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
+        """Seed and counters of another model; refused, if its routes cannot be drawn again."""
+        before = self.seed, self.steps, self.redraws
         try:
             given = json.loads(bytes(state.tolist()))
-            seed = SeedSequence(given["entropy"], spawn_key=tuple(given["spawn_key"]))
-            steps, redraws, checksum = (
-                int(given[name]) for name in ("steps", "redraws", "checksum")
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            entropy, key = given["entropy"], tuple(given["spawn_key"])
+            seed_sequence([*([entropy] if isinstance(entropy, int) else entropy), *key])  # checks
+            seed = SeedSequence(entropy, spawn_key=key)
+            steps, redraws = (checks.whole(name, given[name], 0) for name in ("steps", "redraws"))
+            checksum = given["checksum"]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise McoverError(f"this is not the state of a covered model: {error!r}.") from error
-        self.seed, self.steps, self.redraws, self._drawn = seed, steps, redraws, -1
-        self.draw(redraws)
+        self._restart(seed, steps, redraws)
         if self._checksum() != checksum:
+            self._restart(*before)
             raise McoverError(
                 "the routes of this state cannot be drawn again: either the model was lifted with "
                 "other settings, or this version of mcover or NumPy draws others from its seed."
             )
 
-    @property
-    def met(self) -> dict[str, int]:
-        """How often covers met at each layer since the model was made or loaded."""
-        return self._runner.current.met
-
-    def mixing(self) -> list[tuple[str, str, nn.Module, Tensor]]:
-        """Place, part, layer and mixer, wherever covers meet."""
-        layers = [
-            (site.place(part), part, self.net.get_submodule(site.name))
-            for site in self._runner.sites.values()
-            for part in site.shapes
-        ]
-        return [(*each, mixer) for each, mixer in zip(layers, self.mixers().values(), strict=True)]
-
-    def _mixing(self) -> list[tuple[str, str, Shape]]:
-        """Place, buffer and shape of every mixer."""
-        shapes = [
-            (site.place(part), shape)
-            for site in self._runner.sites.values()
-            for part, shape in site.shapes.items()
-        ]
-        return [(place, f"mixer_{n}", shape) for n, (place, shape) in enumerate(shapes)]
+    def _restart(self, seed: SeedSequence, steps: int, redraws: int) -> None:
+        self.seed, self.steps, self.redraws, self._drawn = seed, steps, redraws, -1
+        self.draw(redraws)
 
     def draw(self, number: int) -> None:
         """Routes of draw ``number``, each layer from its own stream."""
@@ -297,38 +355,34 @@ class Covered(nn.Module):
             return
         count = sum(stack[0].numel() for stack in self.stacks().values())
         with announced(f"drawing routes for {count:,} parameters of {self.covers} covers"):
-            self._draw_anew(number)
-        self._drawn = number
-
-    def _draw_anew(self, number: int) -> None:
-        root = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, 1, number))
-        settings = self.settings
-        if settings.routing == "weights":
-            spans = list(directed.slices(self.stacks(), settings.granularity))
-            count = spans[-1][1].stop
-            size = min(settings.bank or count, count)
-            if settings.redraw_every is not None and settings.destinations is not None:
-                # More than are visited before the next draw would never be looked at.
-                size = min(size, settings.redraw_every * settings.destinations)
-            bank = draw_indexed_bank(settings.topology, self.covers, count, size, root)
-            like = next(iter(self.stacks().values()))
-            for name, array in (
-                ("route_index", bank.index),
-                ("route_table", bank.table),
-                ("route_inverse", bank.inverse_table),
-            ):
-                self.register_buffer(name, torch.from_numpy(array).to(like.device), False)
-        mixing = self._mixing()
-        like = next(iter(self.stacks().values()))
-        for (_, buffer, shape), child in zip(mixing, root.spawn(len(mixing)), strict=True):
+            drawn = self._drawn_anew(number)
+        for name, tensor in drawn.items():
             # A new tensor, not new values: the backward of earlier forwards reads the old one.
-            drawn = draw_mixer(settings, shape, child).to(like)
-            self.register_buffer(buffer, drawn, persistent=False)
+            self.register_buffer(name, tensor, persistent=False)
+        self._drawn, self._bank = number, None
 
-    @property
-    def is_directed(self) -> bool:
-        """Whether weights are routed, and not messages."""
-        return self.settings.routing == "weights"
+    def _drawn_anew(self, number: int) -> dict[str, Tensor]:
+        """Routes or mixers of a draw, by the names of their buffers."""
+        root = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, 1, number))
+        like = next(iter(self.stacks().values()))
+        how, topology = self.settings.routing, self.settings.topology
+        if isinstance(how, Messages):
+            shapes = [shape for _, _, shape in self._meetings()]
+            pairs = zip(shapes, root.spawn(len(shapes)), strict=True)
+            drawn = [draw_mixer(self.covers, topology, how, *pair).to(like) for pair in pairs]
+            return {f"mixer_{n}": mixer for n, mixer in enumerate(drawn)}
+        *_, (_, last) = directed.slices(self.stacks(), how.granularity)
+        size = min(how.bank or last.stop, last.stop)
+        if how.redraw_every is not None and how.destinations is not None:
+            # More than are visited before the next draw would never be looked at.
+            size = min(size, how.redraw_every * how.destinations)
+        bank = draw_indexed_bank(topology, self.covers, last.stop, size, root)
+        arrays = {
+            "route_index": bank.index,
+            "route_table": bank.table,
+            "route_inverse": bank.inverse_table,
+        }
+        return {name: torch.from_numpy(each).to(like.device) for name, each in arrays.items()}
 
     def _checksum(self) -> int:
         drawn = [self.route_index, self.route_table] if self.is_directed else self.mixers().values()

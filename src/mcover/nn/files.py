@@ -1,51 +1,121 @@
-"""A covered model on disk: tensors in safetensors, everything else in a JSON file beside them."""
+"""A covered model on disk: one safetensors file, with everything but tensors in its header.
+
+Nothing in a file is executed, and all of it is checked before it is used.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from safetensors import SafetensorError, safe_open
+from safetensors import torch as safetensors
+from torch import Tensor
 
 from mcover.errors import McoverError
-from mcover.nn.covered import Covered
+from mcover.files import write_atomic
+from mcover.lifting import Settings
 from mcover.nn.layers import full_name
-from mcover.nn.settings import Settings
-from mcover.nn.stacking import Refusal, check_sources, stacked_copy
-from mcover.seeds import seed_sequence
+from mcover.plain import from_plain, to_plain
 
-FORMAT = 2
+FORMAT = 3
+_HEADER = "mcover"  # the name of our text in the file's header
 
 
-def save(covered: Covered, path: str | Path) -> tuple[Path, Path]:
-    """Writes both files; see :meth:`Covered.save`."""
-    from safetensors.torch import save_file
+@dataclass(frozen=True)
+class Config:
+    """What the header holds, as JSON.
 
+    Attributes:
+        format: of the file.
+        model: the full name of the base's class.
+        settings: how it was lifted.
+        lifted: names of the lifted parameters.
+        state: names of the buffers that each cover keeps for itself.
+        frozen: names of the parameters that do not train.
+        tied: other names of tensors, each with the name that the tensor is stored under.
+    """
+
+    format: int
+    model: str
+    settings: Settings
+    lifted: tuple[str, ...]
+    state: tuple[str, ...]
+    frozen: tuple[str, ...]
+    tied: tuple[tuple[str, str], ...]
+
+
+class Saved(NamedTuple):
+    """What was read: the file, its header, and tensors under all their names."""
+
+    path: Path
+    config: Config
+    tensors: dict[str, Tensor]
+
+
+def save(covered: Any, path: str | Path) -> Path:
+    """Writes the file whole or not at all; see :meth:`Covered.save`."""
     tensors, tied = _once(covered.state_dict())
-    plain = {
-        "format": FORMAT,
-        "model": full_name(type(covered.net)),
-        "settings": covered.settings.to_dict(),
-        "lifted": list(covered.lifted),
-        "state": list(covered.state),
-        "frozen": [n for n, value in covered.net.named_parameters() if not value.requires_grad],
-        "tied": tied,
-    }
-    weights, config = paths(path)
-    weights.parent.mkdir(parents=True, exist_ok=True)
-    # Both are written whole beside what is there, and only then put in its place.
-    beside = {file: file.with_name(f".{file.name}.{os.getpid()}") for file in (weights, config)}
+    frozen = [name for name, p in covered.net.named_parameters() if not p.requires_grad]
+    config = Config(
+        FORMAT,
+        full_name(type(covered.net)),
+        covered.settings,
+        covered.lifted,
+        covered.state,
+        tuple(frozen),
+        tuple(tied.items()),
+    )
+    header = {_HEADER: json.dumps(to_plain(config))}
+    return write_atomic(_path(path), safetensors.save(tensors, header))
+
+
+def read(path: str | Path) -> Saved:
+    """What :func:`save` wrote, or an error that says what is wrong with it."""
+    file = _path(path)
     try:
-        save_file(tensors, str(beside[weights]))
-        beside[config].write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-        for file, written in beside.items():
-            written.replace(file)
-    finally:
-        for written in beside.values():
-            written.unlink(missing_ok=True)
-    return weights, config
+        if not file.is_file():
+            raise McoverError(f"{file} does not exist or is no file; covered.save() writes it.")
+        with safe_open(file, "pt") as opened:
+            config = _config(opened.metadata() or {}, file)
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise McoverError(f"{file} cannot be read as safetensors: {error}.") from error
+    for name, first in config.tied:
+        if first not in tensors:
+            raise McoverError(f"{file} has no tensor {first!r}, which {name!r} is tied to.")
+    return Saved(file, config, tensors | {name: tensors[first] for name, first in config.tied})
+
+
+def _config(metadata: dict[str, str], file: Path) -> Config:
+    """The header, checked."""
+    unlike = f"{file} is not what covered.save() writes"
+    try:
+        plain = json.loads(metadata[_HEADER])
+        version = plain["format"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise McoverError(f"{unlike}: no settings in its header ({error!r}).") from error
+    if version != FORMAT:
+        raise McoverError(
+            f"{file} has format {version!r}, and this version of mcover reads {FORMAT}; update it."
+        )
+    try:
+        config: Config = from_plain(Config, plain, "its header")
+    except McoverError as error:
+        raise McoverError(f"{unlike}: {error}") from error
+    if not config.lifted:
+        raise McoverError(f"{unlike}: it names no lifted parameters.")
+    return config
+
+
+def _path(path: str | Path) -> Path:
+    if not isinstance(path, str | os.PathLike) or not Path(path).name:
+        raise McoverError(f"path is {path!r}; write the path of a file, with or without an ending.")
+    path = Path(path)
+    return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
 
 
 def _once(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -60,94 +130,3 @@ def _once(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
             first[key] = name
             tensors[name] = value.detach().contiguous()
     return tensors, tied
-
-
-def paths(path: str | Path) -> tuple[Path, Path]:
-    path = Path(path)
-    stem = path.with_suffix("") if path.suffix in (".safetensors", ".json") else path
-    return stem.with_name(stem.name + ".safetensors"), stem.with_name(stem.name + ".json")
-
-
-def load(path: str | Path, model: nn.Module) -> Covered:
-    """A covered model as :meth:`Covered.save` wrote it: covers, routes, counters and settings.
-
-    Args:
-        path: as given to ``save``, with or without an ending.
-        model: a model of the base's architecture; its own weights do not matter, and it is left as
-            it is. Files hold no code, so the architecture has to come from you.
-    """
-    weights, config = paths(path)
-    for file in (weights, config):
-        if not file.is_file():
-            raise McoverError(f"{file} does not exist; covered.save({str(path)!r}) writes it.")
-    plain = _read(config)
-    check_sources(model, [])
-    settings = Settings.from_dict(plain["settings"])
-    tensors = _tensors(weights, plain["tied"])
-    expected = {name for name, _ in model.named_parameters()} | _buffer_names(model).keys()
-    lost = sorted({*plain["lifted"], *plain["state"]} - expected)
-    if lost:
-        raise McoverError(
-            f"{config} was saved from a {plain['model']} with the tensors {lost[:5]}, which this "
-            f"{full_name(type(model))} does not have; give a model of the same architecture."
-        )
-    there = _buffer_names(model)
-    state = [name for name in plain["state"] if there[name] is not None]
-    net = stacked_copy(model, [model] * settings.covers, plain["lifted"], state)
-    for name in set(plain["state"]) - set(state):  # the model gave it a value when it ran
-        prefix, _, key = name.rpartition(".")
-        net.get_submodule(prefix)._buffers[key] = tensors[f"net.{name}"].clone()
-    for name, value in net.named_parameters():
-        value.requires_grad_(name not in plain["frozen"])
-    Refusal.put(net, plain["lifted"])
-    seed = seed_sequence(0)  # the file has the model's own
-    covered = Covered(net, settings, tuple(plain["lifted"]), tuple(plain["state"]), seed)
-    own = covered.state_dict()
-    for name in sorted((own.keys() & tensors.keys()) - {"_extra_state"}):
-        want, got = (_describe(table[name]) for table in (own, tensors))
-        if want != got:
-            raise McoverError(
-                f"{weights} does not fit at {name!r}: the model has {want}, the file {got}; give a "
-                "model of the same architecture and dtype."
-            )
-    try:
-        covered.load_state_dict(tensors)
-    except RuntimeError as error:  # missing or unexpected names
-        raise McoverError(
-            f"{weights} does not fit: {error}. Give a model of the same architecture and dtype."
-        ) from error
-    return covered
-
-
-def _tensors(weights: Path, tied: dict[str, str]) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    tensors = load_file(str(weights))
-    return tensors | {name: tensors[first] for name, first in tied.items()}
-
-
-def _buffer_names(model: nn.Module) -> dict[str, Tensor | None]:
-    """All buffers by name, also those that have no value yet."""
-    return {
-        f"{prefix}.{key}".lstrip("."): value
-        for prefix, module in model.named_modules()
-        for key, value in module._buffers.items()
-    }
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} of {tensor.dtype}"
-
-
-def _read(config: Path) -> dict[str, Any]:
-    try:
-        plain = json.loads(config.read_text(encoding="utf-8"))
-        version = plain["format"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise McoverError(f"{config} is not what covered.save() writes: {error!r}.") from error
-    if version != FORMAT:
-        raise McoverError(
-            f"{config} has format {version!r}, this version of mcover reads {FORMAT}; "
-            "update mcover."
-        )
-    return plain

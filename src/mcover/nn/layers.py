@@ -16,10 +16,11 @@ from numpy.random import SeedSequence
 from torch import Tensor, nn
 
 from mcover.errors import McoverError
+from mcover.lifting import Messages, Settings
 from mcover.nn.copies import as_one_cover
 from mcover.nn.meetings import Pass, Shape, Site
-from mcover.nn.settings import Settings
 from mcover.routing import draw_mixers
+from mcover.topology import Topology
 
 Shapes = Callable[[Any], Sequence[Shape]]
 
@@ -106,7 +107,7 @@ def sites_of(
     net: nn.Module, lifted: Sequence[str], settings: Settings, current: Pass
 ) -> dict[str, Site]:
     """The layers of a covered model that mix, by name."""
-    if settings.routing != "messages" or not settings.mixes:
+    if not isinstance(settings.routing, Messages) or not settings.mixes:
         return {}
     stacks = {id(net.get_parameter(name)): net.get_parameter(name) for name in lifted}
     single = as_one_cover(net, stacks.values())
@@ -123,17 +124,18 @@ def sites_of(
     return sites
 
 
-def draw_mixer(settings: Settings, shape: Shape, seed: SeedSequence) -> Tensor:
+def draw_mixer(
+    covers: int, topology: Topology, how: Messages, shape: Shape, seed: SeedSequence
+) -> Tensor:
     """One mixer Q̂ in float64: multiples of 1/draws, so that any dtype rounds them once.
 
     Shape: (units, blocks, M, M); with streams (S, units, blocks, M, M); exact (1, 1, M, M).
     """
-    covers, topology = settings.covers, settings.topology
-    if settings.mixer == "exact":
+    if how.mixer == "exact":
         return torch.from_numpy(topology.matrix(covers))[None, None]
-    blocks = settings.blocks_of(shape.inputs, shape.channels)
-    if settings.streams is not None:  # a stream follows one route: a mixer of a single draw
-        drawn = draw_mixers(topology, covers, settings.streams * shape.units, blocks, 1, seed)
-        return torch.from_numpy(drawn).double().unflatten(0, (settings.streams, -1))
-    drawn = draw_mixers(topology, covers, shape.units, blocks, settings.draws, seed)
-    return torch.from_numpy(drawn).double().mul_(settings.draws).round_().div_(settings.draws)
+    blocks = how.blocks_of(shape.inputs, shape.channels)
+    if how.streams is not None:  # a stream follows one route: a mixer of a single draw
+        drawn = draw_mixers(topology, covers, how.streams * shape.units, blocks, 1, seed)
+        return torch.from_numpy(drawn).double().unflatten(0, (how.streams, -1))
+    drawn = draw_mixers(topology, covers, shape.units, blocks, how.draws, seed)
+    return torch.from_numpy(drawn).double().mul_(how.draws).round_().div_(how.draws)

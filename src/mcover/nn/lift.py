@@ -1,23 +1,28 @@
-"""``lift``: any module in, M covers of it out."""
+"""How covered models come to be: ``lift`` makes one from a model, ``load`` from a file."""
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from mcover import checks
 from mcover.errors import McoverError, McoverWarning
+from mcover.lifting import Directed, Messages, Settings, routing_of
 from mcover.nn.covered import Covered
-from mcover.nn.settings import Granularity, Mixer, Routing, Settings
+from mcover.nn.files import Saved, read
+from mcover.nn.layers import full_name
 from mcover.nn.stacking import (
-    Refusal,
     Select,
     add_noise,
-    check_sources,
+    check_covers,
+    check_model,
     kept_buffers,
     selected_parameters,
     stacked_copy,
@@ -31,21 +36,12 @@ def lift(
     model: nn.Module,
     covers: int | Sequence[nn.Module],
     topology: Topology,
-    routing: Routing = "messages",
+    routing: Messages | Directed | Literal["messages", "directed"] = "messages",
     *,
-    blocks: int | None = 8,
-    draws: int = 10,
-    block_channels: int = 8,
-    noise: float | str = "10%",
     seed: Seed = None,
+    noise: float | str = "10%",
     select: Select = None,
     freeze: bool = False,
-    mixer: Mixer = "sampled",
-    streams: int | None = None,
-    bank: int | None = 8,
-    destinations: int | None = 1,
-    granularity: Granularity = "weight",
-    redraw_every: int | None = None,
     buffers: str | Sequence[str] | None = None,
 ) -> Covered:
     """M covers of a model, as a new module; the model itself is left as it is.
@@ -63,26 +59,16 @@ def lift(
         covers: M, for covers that start from the model's weights plus noise (one cover has no
             noise: it is the model); or M modules of the same architecture, taken as they are.
         topology: the mixing kernel Q.
-        routing: "messages" mixes the block messages of linear, convolutional, embedding and
-            attention layers across covers (others: see :func:`mcover.nn.register`); "weights"
-            gathers each weight of a whole virtual model from its routed cover, for any module.
-        blocks: input blocks of each mixing layer, at most one per input; None is one per input.
-        draws: permutations in each mixer Q̂.
-        block_channels: input channels that each block of a convolution has at least.
+        routing: :class:`mcover.Messages` mixes the block messages of linear, convolutional,
+            embedding and attention layers across covers (others: see :func:`mcover.nn.register`);
+            :class:`mcover.Directed` gathers each weight of a whole virtual model from its routed
+            cover, for any module. "messages" and "directed" stand for their defaults.
+        seed: of noise and routes.
         noise: standard deviation of the Gaussian that separates the covers: a number, or a share
             of each tensor's own standard deviation, such as "10%". The paper has 0.01.
-        seed: of noise and routes.
         select: which modules to lift: names, globs, or a predicate of name and module; what is
             not selected is shared by all covers. Without it, all that is not frozen is lifted.
         freeze: whether what is shared is left out of training.
-        mixer: "sampled" Q̂, or the "exact" kernel Q.
-        streams: S activation streams per cover along drawn routes, instead of their average Q̂.
-        bank: destinations whose routes are kept, for routing="weights"; None keeps all of them,
-            which is the exact directed lift. With ``redraw_every``, no more than are visited.
-        destinations: how many of them each forward evaluates, in turn; None evaluates all.
-        granularity: what is routed by itself, for routing="weights": each "weight", the weights
-            of an output "unit" together, or each "tensor".
-        redraw_every: training forwards between fresh routes; None keeps them for good.
         buffers: names or globs of the buffers that each cover keeps for itself, where the others
             are constants that all may share; None keeps every buffer for each cover.
 
@@ -95,32 +81,95 @@ def lift(
     Raises:
         McoverError: what was asked for makes no sense; the message says what to write.
     """
-    given = None if isinstance(covers, int | np.integer) else _modules(covers)
-    count = int(covers) if isinstance(covers, int | np.integer) else len(given or ())
-    settings = Settings(
-        count, topology, routing, blocks, draws, block_channels, noise, mixer, streams, bank,
-        destinations, granularity, redraw_every,
-    )  # fmt: skip
-    topology.matrix(count)  # an impossible number of covers is refused before anything is copied
-    if isinstance(model, nn.Module) and any(isinstance(m, Covered) for m in model.modules()):
+    check_model(model)
+    if any(isinstance(module, Covered) for module in model.modules()):
         raise McoverError("the model is covered already; lift the base model, or its collapse().")
-    sources = [model] * count if given is None else given
-    check_sources(model, sources)
-    names = selected_parameters(model, select)
-    state = kept_buffers(model, buffers)
-    root = seed_sequence(seed)
+    given = None if isinstance(covers, numbers.Integral) else _modules(covers)
+    count: Any = covers if given is None else len(given)
+    settings = Settings(count, topology, routing_of(routing), noise)
+    topology.matrix(settings.covers)  # an impossible number is refused before anything is copied
+    check_covers(model, given or ())
+    names, state = selected_parameters(model, select), kept_buffers(model, buffers)
+    root, freeze = seed_sequence(seed), checks.flag("freeze", freeze)
     with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
-        net = stacked_copy(model, sources, names, state)
+        net = stacked_copy(model, settings.covers, names, state, given)
         if given is None and count > 1 and settings.spread(1.0):
             add_noise(net, names, settings, _generator(root))
     if freeze:
         for name, value in net.named_parameters():
             value.requires_grad_(value.requires_grad and name in names)
-    Refusal.put(net, names)
     covered = Covered(net, settings, tuple(names), tuple(state), root)
-    if routing == "messages" and settings.mixes:
+    if isinstance(settings.routing, Messages) and settings.mixes:
         _check_mixing(covered)
     return covered
+
+
+def load(path: str | Path, model: nn.Module) -> Covered:
+    """A covered model as :meth:`Covered.save` wrote it: covers, routes, counters and settings.
+
+    Args:
+        path: as given to ``save``, with or without an ending.
+        model: a model of the base's architecture; its own weights do not matter, and it is left as
+            it is. A file holds no code, so the architecture has to come from you.
+
+    Raises:
+        McoverError: the file is missing, damaged, or not of this architecture.
+    """
+    saved = read(path)
+    check_model(model)
+    there = _buffers(model)
+    _check_names(saved, model, there)
+    settings, tensors = saved.config.settings, saved.tensors
+    kept = [name for name in saved.config.state if there[name] is not None]
+    net = stacked_copy(model, settings.covers, saved.config.lifted, kept)
+    for name in set(saved.config.state) - set(kept):  # the model gave it a value when it ran
+        prefix, _, key = name.rpartition(".")
+        setattr(net.get_submodule(prefix), key, tensors[f"net.{name}"].clone())
+    for name, value in net.named_parameters():
+        value.requires_grad_(name not in saved.config.frozen)
+    # The seed is in the file, with the counters: part of the state.
+    covered = Covered(net, settings, saved.config.lifted, saved.config.state, seed_sequence(0))
+    own = covered.state_dict()
+    for name in sorted((own.keys() & tensors.keys()) - {"_extra_state"}):
+        want, got = (f"{tuple(t.shape)} of {t.dtype}" for t in (own[name], tensors[name]))
+        if want != got:
+            raise McoverError(
+                f"{saved.path} does not fit at {name!r}: the model has {want}, the file {got}; "
+                "give a model of the same architecture and dtype."
+            )
+    try:
+        covered.load_state_dict(tensors)
+    except RuntimeError as error:  # missing or unexpected names
+        raise McoverError(
+            f"{saved.path} does not fit: {error}. Give a model of the same architecture and dtype."
+        ) from error
+    return covered
+
+
+def _check_names(saved: Saved, model: nn.Module, buffers: dict[str, Tensor | None]) -> None:
+    """Refuses files whose tensors this model does not have."""
+    config, parameters = saved.config, dict(model.named_parameters())
+    lost = sorted({*config.lifted} - parameters.keys() | {*config.state} - buffers.keys())
+    if lost:
+        raise McoverError(
+            f"{saved.path} was saved from a {config.model} with the tensors {lost[:5]}, which this "
+            f"{full_name(type(model))} does not have; give a model of the same architecture."
+        )
+    for name in config.state:
+        value = saved.tensors.get(f"net.{name}")
+        if buffers[name] is None and (
+            value is None or value.shape[:1] != (config.settings.covers,)
+        ):
+            raise McoverError(f"{saved.path} has no value of the buffer {name!r} for each cover.")
+
+
+def _buffers(model: nn.Module) -> dict[str, Tensor | None]:
+    """All buffers by name, also those that have no value yet."""
+    return {
+        f"{prefix}.{key}".lstrip("."): value
+        for prefix, module in model.named_modules()
+        for key, value in module._buffers.items()
+    }
 
 
 def _check_mixing(covered: Covered) -> None:
@@ -136,7 +185,7 @@ def _check_mixing(covered: Covered) -> None:
     remedy = (
         f"no rule for {', '.join(sorted(kinds))}: their weights are copied for each cover and "
         f"never meet ({', '.join(largest)}{', …' if len(apart) > 5 else ''}). Take "
-        "routing='weights', which routes any weight; or mcover.nn.register() a kind of layer; or "
+        "routing='directed', which routes any weight; or mcover.nn.register() a kind of layer; or "
         "select=[...] the layers that mix."
     )
     if not covered.mixing():

@@ -42,7 +42,7 @@ def meet(place: str, operands: Any, rule: Rule) -> Any:
         raise McoverError(
             f"the layer {place!r} of a covered model ran outside of the covered model's forward, "
             "where the other covers are not at hand. If activation checkpointing ran it again, "
-            "checkpoint around the covered model instead of inside, or take routing='weights'. "
+            "checkpoint around the covered model instead of inside, or take routing='directed'. "
             "Otherwise call the covered model, or covered.collapse() for a plain one."
         )
     if cover.hooks_can_be_seen:
@@ -129,7 +129,7 @@ def _check_together(covers: list[_Cover], arrived: list[Any]) -> None:
         f"covers took different ways through the model: cover 0 is {where[0]}, cover {index} "
         f"{where[1]}. Layers that mix must be called by all covers in the same order; where a "
         "cover's own values or random numbers decide, switch that off, leave those layers out "
-        "with select=[...], or take routing='weights'."
+        "with select=[...], or take routing='directed'."
     )
     if here is not None:
         covers[index].throw(error)
@@ -141,7 +141,7 @@ def _refuse_saved_tensor_hooks(place: str) -> None:
         raise McoverError(
             f"activation checkpointing, or another saved-tensor hook, is in force inside the model "
             f"at {place!r}, where covers meet: a single cover cannot be computed again there. "
-            "Checkpoint around the covered model instead, or take routing='weights'."
+            "Checkpoint around the covered model instead, or take routing='directed'."
         )
 
 

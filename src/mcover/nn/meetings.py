@@ -133,7 +133,7 @@ class Site:
             raise McoverError(
                 f"the model computes gradients in its forward, through {self.name!r}, where covers "
                 "meet: they would lack what comes back from the other covers. Take "
-                "routing='weights'."
+                "routing='directed'."
             )
 
     def _mixer(self, part: str, dtype: torch.dtype) -> Tensor:

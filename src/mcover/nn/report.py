@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from mcover.lifting import Settings
 from mcover.nn.collapse import one_cover
 from mcover.nn.mixing import plain
-from mcover.nn.settings import Settings
 from mcover.topology import Facts
 
 
@@ -134,7 +134,7 @@ def report(covered: Any, *args: Any, **kwargs: Any) -> Report:
 def _fate(covered: Any, lifted: bool, trained: bool, mixes: bool) -> str:
     if not lifted:
         return "shared" if trained else "frozen"
-    if covered.settings.routing == "weights":
+    if covered.is_directed:
         return "routed"
     return "mixed" if mixes else "copied"
 

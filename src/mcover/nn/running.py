@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mcover.errors import McoverError, McoverWarning
+from mcover.lifting import Directed
 from mcover.nn import directed, trees
 from mcover.nn.copies import Copies, Override, structure, written_to_shared
 from mcover.nn.layers import sites_of
@@ -122,7 +123,7 @@ class Runner:
         rows = self._rows(stacks, which)
         self.current.begin([*stacks, *state], [*rows, *(stack.unbind() for stack in state)])
         self.current.mixers = {
-            place: mixer if covered.settings.streams is None else mixer[which]
+            place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
             for place, mixer in covered.mixers().items()
         }
         shared = self._shared_buffers()
@@ -150,9 +151,10 @@ class Runner:
     def _rows(self, stacks: list[Tensor], which: int) -> list[Sequence[Tensor]]:
         """The rows of each stack as the covers see them, along the routes of a destination."""
         covered = self.covered
-        if not covered.is_directed:
+        how = covered.settings.routing
+        if not isinstance(how, Directed):
             return [stack.unbind() for stack in stacks]
-        spans = directed.slices(covered.stacks(), covered.settings.granularity)
+        spans = directed.slices(covered.stacks(), how.granularity)
         tables = covered.route_table, covered.route_inverse
         return [
             directed.gather(
@@ -181,7 +183,7 @@ class Runner:
         known = self.counted.find(covered.parameters(), inputs)
         if known is not None:
             return known
-        every = covered.settings.redraw_every
+        every = covered.settings.routing.redraw_every
         if every is not None and covered.steps and covered.steps % every == 0:
             covered.redraws += 1
         now = covered.steps, covered.redraws
@@ -198,7 +200,7 @@ class Runner:
         if len(silent) == len(places):
             raise McoverError(
                 f"no covers met: the model does not call its layers that mix, {silent[:5]}, but "
-                "uses their weights in some other way. Take routing='weights'."
+                "uses their weights in some other way. Take routing='directed'."
             )
         self.checked = True
         if 2 * len(silent) > len(places):

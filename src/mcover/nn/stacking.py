@@ -14,8 +14,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from mcover import checks
 from mcover.errors import McoverError, McoverWarning
+from mcover.lifting import Settings
 from mcover.nn.copies import Override, without_graph
-from mcover.nn.settings import Settings
 
 Select: TypeAlias = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
@@ -45,92 +45,157 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
             )
         return trained
     everywhere = list(model.named_parameters(remove_duplicate=False))
+    found: dict[str, set[int]]
     if callable(select):
         inside = {name for name, module in model.named_modules() if select(name, module)}
-        chosen = {id(value) for name, value in everywhere if inside & set(ancestors(name))}
-        lost = [] if chosen else ["the predicate"]
+        found = {"the predicate": {id(v) for n, v in everywhere if inside & set(_ancestors(n))}}
     else:
-        patterns = [select] if isinstance(select, str) else list(select)
         found = {
-            pattern: {id(value) for name, value in everywhere if matches(name, [pattern])}
-            for pattern in patterns
-        }
-        chosen = set().union(*found.values()) if found else set()
-        lost = [repr(pattern) for pattern, ids in found.items() if not ids] or (
-            [] if found else ["an empty list"]
-        )
+            repr(pattern): {id(value) for name, value in everywhere if _matches(name, [pattern])}
+            for pattern in _patterns("select", select)
+        } or {"an empty list": set()}
+    lost = [what for what, ids in found.items() if not ids]
     if lost:
         raise McoverError(
             f"select: {', '.join(lost)} matches no parameters. Available: {_available(model)}."
         )
-    names = [name for name, value in model.named_parameters() if id(value) in chosen]
-    odd = [name for name in names if not _can_train(model.get_parameter(name))]
-    if odd:
-        raise McoverError(
-            f"select: {odd[0]!r} holds {model.get_parameter(odd[0]).dtype}, which cannot be "
-            "trained or averaged; leave it out."
-        )
-    return names
+    chosen = set().union(*found.values())
+    named = {name: value for name, value in model.named_parameters() if id(value) in chosen}
+    for name, value in named.items():
+        if not value.is_floating_point() and not value.is_complex():
+            raise McoverError(
+                f"select: {name!r} holds {value.dtype}, which cannot be trained or averaged; "
+                "leave it out."
+            )
+    return list(named)
 
 
-def matches(name: str, patterns: Iterable[str]) -> bool:
+def kept_buffers(model: nn.Module, buffers: str | Sequence[str] | None) -> list[str]:
+    """Buffers that each cover keeps for itself: all but sparse ones, or those that are named."""
+    names = [name for name, value in model.named_buffers() if value.layout == torch.strided]
+    if buffers is None:
+        return names
+    patterns = _patterns("buffers", buffers)
+    for pattern in patterns:
+        if not any(_matches(name, [pattern]) for name in names):
+            raise McoverError(
+                f"buffers: {pattern!r} matches no buffer. Available: {names or 'none'}."
+            )
+    return [name for name in names if _matches(name, patterns)]
+
+
+def _patterns(argument: str, given: Any) -> list[str]:
+    patterns = [given] if isinstance(given, str) else given
+    if not isinstance(patterns, Sequence) or not all(isinstance(one, str) for one in patterns):
+        raise McoverError(f"{argument} is {given!r}; write names or globs, e.g. ['head.*'].")
+    return list(patterns)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
     """Whether a pattern matches a tensor's name or that of a module around it."""
-    candidates = [name, *ancestors(name)]
+    candidates = [name, *_ancestors(name)]
     return any(fnmatchcase(candidate, pattern) for pattern in patterns for candidate in candidates)
 
 
-def ancestors(name: str) -> list[str]:
+def _ancestors(name: str) -> list[str]:
     """Names of the modules around a tensor, the root ("") last.
 
-    >>> ancestors("layers.0.weight")
+    >>> _ancestors("layers.0.weight")
     ['layers.0', 'layers', '']
     """
     parts = name.split(".")[:-1]
     return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
 
 
-def kept_buffers(model: nn.Module, patterns: str | Sequence[str] | None) -> list[str]:
-    """Buffers that each cover keeps for itself: all but sparse ones, or those that are named."""
-    names = [name for name, value in model.named_buffers() if value.layout == torch.strided]
-    if patterns is None:
-        return names
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    for pattern in patterns:
-        if not any(matches(name, [pattern]) for name in names):
+def _available(model: nn.Module) -> str:
+    names = [name for name, module in model.named_modules() if name and [*module.parameters()]]
+    names += [name for name, _ in model.named_parameters(recurse=False)]
+    return ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
+
+
+def check_model(model: Any) -> None:
+    """Refuses what cannot be lifted, and models that are not built yet."""
+    if not isinstance(model, nn.Module):
+        raise McoverError(f"lift takes a torch.nn.Module, got {type(model).__name__}.")
+    if hasattr(model, "_orig_mod"):
+        raise McoverError("the model is compiled; lift the model first, and compile its collapse.")
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(value, UninitializedParameter | UninitializedBuffer):
+            raise McoverError(f"{name!r} is not initialised yet; run one batch through the model.")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and any(True for _ in module.parameters()):
             raise McoverError(
-                f"buffers: {pattern!r} matches no buffer. Available: {names or 'none'}."
+                f"{name or 'the model'!r} is a TorchScript module, whose tensors cannot be "
+                "replaced; lift the module that it was made from."
             )
-    return [name for name in names if matches(name, patterns)]
+    if not any(True for _ in model.parameters()):
+        raise McoverError("the model has no parameters, so there is nothing to lift.")
+
+
+def check_covers(model: nn.Module, given: Sequence[Any]) -> None:
+    """Refuses modules as covers that are not all of the model's architecture."""
+    expected = {name: tuple(value.shape) for name, value in _tensors(model).items()}
+    for index, cover in enumerate(given):
+        if not isinstance(cover, nn.Module):
+            raise McoverError(f"cover {index} is {type(cover).__name__}, not a torch.nn.Module.")
+        seen = {name: tuple(value.shape) for name, value in _tensors(cover).items()}
+        for name in sorted(expected.keys() | seen.keys()):
+            if expected.get(name) != seen.get(name):
+                raise McoverError(
+                    f"cover {index} does not match the model at {name!r}: the model has "
+                    f"{expected.get(name, 'nothing')}, the cover {seen.get(name, 'nothing')}; "
+                    "give modules of one architecture."
+                )
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, under each of their names."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    return dict(parameters) | dict(model.named_buffers(remove_duplicate=False))
 
 
 def stacked_copy(
     model: nn.Module,
-    sources: Sequence[nn.Module],
+    covers: int,
     parameters: Sequence[str],
     buffers: Sequence[str],
+    given: Sequence[nn.Module] | None = None,
 ) -> nn.Module:
-    """A copy of ``model`` in which the named tensors have shape (M, *shape): those of sources.
+    """A copy of ``model`` in which the named tensors have shape (M, *shape).
 
-    All names of a tied tensor get the same stack: the copy is made with the stacks in its memo.
+    Each row is the model's own tensor, or that of one of the ``given`` modules. All names of a tied
+    tensor get the same stack: the copy is made with the stacks in its memo. The forwards of modules
+    that hold stacks are replaced, since they are run through the covered model only.
     """
-    tensors: list[Tensor] = [model.get_parameter(name) for name in parameters]
-    tensors += [model.get_buffer(name) for name in buffers]
-    sizes = [tensor.nbytes for tensor in tensors]
+    own: dict[str, Tensor] = {name: model.get_parameter(name) for name in parameters}
+    own |= {name: model.get_buffer(name) for name in buffers}
     checks.memory(
-        len(sources) * sum(sizes), f"{len(sources)} covers of this model", "take fewer covers, or "
-        "lift a part of the model with select=[...]",
-    )  # fmt: skip
+        covers * sum(tensor.nbytes for tensor in own.values()),
+        f"{covers} covers of this model",
+        "take fewer covers, or lift a part of the model with select=[...]",
+    )
+    tables = [_tensors(model)] * covers if given is None else [_tensors(each) for each in given]
     memo: dict[int, Any] = without_graph(model)
-    tables = [dict(source.named_parameters(remove_duplicate=False)) for source in sources]
-    for name in parameters:
-        base = model.get_parameter(name)
+    for name, base in own.items():
         stack = torch.stack([table[name].detach().to(base) for table in tables])
-        memo[id(base)] = nn.Parameter(stack, requires_grad=base.requires_grad)
-    for name in buffers:
-        base_buffer = model.get_buffer(name)
-        rows = [source.get_buffer(name).detach().to(base_buffer) for source in sources]
-        memo[id(base_buffer)] = torch.stack(rows)
-    return copy.deepcopy(model, memo)
+        trained = isinstance(base, nn.Parameter)
+        memo[id(base)] = nn.Parameter(stack, base.requires_grad) if trained else stack
+    net = copy.deepcopy(model, memo)
+    for name in parameters:
+        module = net.get_submodule(name.rpartition(".")[0])
+        if not isinstance(vars(module).get("forward"), Refusal):
+            vars(module)["forward"] = Refusal(module)
+    return net
+
+
+class Refusal(Override):
+    """The forward of modules that hold stacks."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise McoverError(
+            "a layer of a covered model was called by itself; call the covered model, or take "
+            "covered.cover(k) or covered.collapse() for a model of plain layers."
+        )
 
 
 def add_noise(
@@ -167,72 +232,3 @@ def add_noise(
             McoverWarning,
             stacklevel=3,
         )
-
-
-def check_sources(model: nn.Module, sources: Sequence[nn.Module]) -> None:
-    """Refuses covers that are not all of the base's architecture, and models not yet built."""
-    if not isinstance(model, nn.Module):
-        raise McoverError(f"lift takes a torch.nn.Module, got {type(model).__name__}.")
-    if hasattr(model, "_orig_mod"):
-        raise McoverError("the model is compiled; lift the model first, and compile its collapse.")
-    for name, value in (*model.named_parameters(), *model.named_buffers()):
-        if isinstance(value, UninitializedParameter | UninitializedBuffer):
-            raise McoverError(f"{name!r} is not initialised yet; run one batch through the model.")
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule) and any(True for _ in module.parameters()):
-            raise McoverError(
-                f"{name or 'the model'!r} is a TorchScript module, whose tensors cannot be "
-                "replaced; lift the module that it was made from."
-            )
-    if not any(True for _ in model.parameters()):
-        raise McoverError("the model has no parameters, so there is nothing to lift.")
-    expected = _shapes(model)
-    for index, source in enumerate(sources):
-        if source is model:
-            continue
-        if not isinstance(source, nn.Module):
-            raise McoverError(f"cover {index} is {type(source).__name__}, not a torch.nn.Module.")
-        seen = _shapes(source)
-        different = sorted(
-            name for name in expected.keys() | seen.keys() if expected.get(name) != seen.get(name)
-        )
-        if different:
-            name = different[0]
-            raise McoverError(
-                f"cover {index} does not match the model at {name!r}: the model has "
-                f"{expected.get(name, 'nothing')}, the cover {seen.get(name, 'nothing')}; "
-                "give modules of one architecture."
-            )
-
-
-class Refusal(Override):
-    """The forward of modules that hold stacks: they are run through the covered model only."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise McoverError(
-            "a layer of a covered model was called by itself; call the covered model, or take "
-            "covered.cover(k) or covered.collapse() for a model of plain layers."
-        )
-
-    @staticmethod
-    def put(net: nn.Module, parameters: Sequence[str]) -> None:
-        """On each module that holds one of these parameters."""
-        for name in parameters:
-            module = net.get_submodule(name.rpartition(".")[0])
-            if not isinstance(vars(module).get("forward"), Refusal):
-                vars(module)["forward"] = Refusal(module)
-
-
-def _can_train(value: Tensor) -> bool:
-    return value.is_floating_point() or value.is_complex()
-
-
-def _available(model: nn.Module) -> str:
-    names = [name for name, module in model.named_modules() if name and [*module.parameters()]]
-    names += [name for name, _ in model.named_parameters(recurse=False)]
-    return ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
-
-
-def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    state = model.state_dict()
-    return {name: tuple(value.shape) for name, value in state.items() if torch.is_tensor(value)}

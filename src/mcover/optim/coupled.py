@@ -7,8 +7,9 @@ AdamW decays weights beside Adam's: momentum and normalisation act on gradients 
 from __future__ import annotations
 
 import inspect
+import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.options import Group, own_groups
 
 Base = Callable[..., Optimizer]
+Group = dict[str, Any]
 
 
 class Coupled(Optimizer):
@@ -40,6 +42,25 @@ class Coupled(Optimizer):
         super().__init__(self.base.param_groups, defaults)
         self.__setstate__({})
 
+    @abstractmethod
+    def _check(self, group: Group) -> None:
+        """Refuses bad options of a group, and completes those that follow from others."""
+
+    @abstractmethod
+    def _pull(self, group: Group) -> float:
+        """The share of the way to its anchor that a replica is pulled in the coming step."""
+
+    @abstractmethod
+    def _offsets(self, stack: Tensor) -> Tensor:
+        """How far each replica is from what it is pulled to, as a new tensor."""
+
+    def _ready(self, loss: Any) -> None:
+        """Called with what the closure returned, before anything is changed."""
+
+    def _follow(self, stack: Tensor, pull: float) -> Tensor | None:
+        """What an optimizer keeps for itself after the step, from the values before it."""
+        return None
+
     @property
     def covers(self) -> int:
         """M; 1 as long as there is no stack."""
@@ -54,6 +75,7 @@ class Coupled(Optimizer):
         super().add_param_group(param_group)
         try:
             self._check_stacks(param_group)
+            check_number(param_group, "lr")
             self._check(param_group)
         except McoverError:
             self.param_groups.pop()
@@ -71,38 +93,28 @@ class Coupled(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._ready(loss)
-        pulled = [
-            (group, stack, self._before(group, stack))
-            for group in self.param_groups
-            if group["replicas"]
-            for stack in group["params"]
-            if stack.grad is not None
-        ]
+        pulled = []
+        for group in self.param_groups:
+            pull = self._pull(group) if group["replicas"] else 0.0
+            for stack in group["params"] if group["replicas"] else ():
+                if stack.grad is not None:
+                    way = self._offsets(stack).mul_(pull) if 0 < pull < 1 else None
+                    pulled.append((stack, pull, way, self._follow(stack, pull)))
         self.base.step()
-        for group, stack, kept in pulled:
-            self._after(group, stack, kept)
+        for stack, pull, way, centre in pulled:
+            if way is not None:
+                stack.sub_(way)
+            elif pull >= 1:  # all the way: to the barycentre of what the base made of the replicas
+                stack.copy_(stack.mean(0, keepdim=True).expand_as(stack))
+            if centre is not None:
+                # Only now: some optimizers take a state that is not empty for one of their own.
+                self.state[stack]["centre"] = stack[0].clone() if pull >= 1 else centre
         for group in self.param_groups:
             group["taken"] += 1
         return loss
 
-    @abstractmethod
-    def _check(self, group: Group) -> None:
-        """Refuses bad options of a group, and completes those that follow from others."""
-
-    @abstractmethod
-    def _before(self, group: Group, stack: Tensor) -> Any:
-        """What the coupling needs of the values before the step."""
-
-    @abstractmethod
-    def _after(self, group: Group, stack: Tensor, kept: Any) -> None:
-        """Pulls the stepped replicas."""
-
-    def _ready(self, loss: Any) -> None:
-        """Called with what the closure returned, before anything is changed."""
-
     def _check_stacks(self, group: Group) -> None:
-        if not isinstance(group["replicas"], bool):
-            raise McoverError(f"replicas is {group['replicas']!r}; write True or False.")
+        checks.flag("replicas", group["replicas"])
         for stack in group["params"] if group["replicas"] else []:
             if stack.ndim == 0 or len(stack) != self.covers:
                 raise McoverError(
@@ -124,9 +136,37 @@ class Coupled(Optimizer):
         self.base.__setstate__({"state": self.state, "param_groups": self.param_groups})
 
 
-def join(stack: Tensor) -> None:
-    """Sets all replicas to their barycentre."""
-    stack.copy_(stack.mean(0, keepdim=True).expand_as(stack))
+def check_number(
+    group: Group, name: str, *, above: float = -math.inf, below: float = math.inf, also: str = ""
+) -> None:
+    """Refuses an option that is not a number from 0 on; ``also`` is what else may be written."""
+    value = group[name]
+    is_tensor = isinstance(value, Tensor) and value.ndim == 0  # torch takes them for lr
+    limits: Any = {"least": 0} if above < 0 else {"above": above}
+    try:
+        plain = value.item() if is_tensor else value
+        plain = checks.real(name, plain, **limits, below=below, infinite=bool(also))
+    except McoverError as error:
+        raise McoverError(f"{str(error).rstrip('.')}{also}.") from None
+    group[name] = value if is_tensor else plain
+
+
+def check_coupling(group: Group) -> bool:
+    """Refuses a coupling that is neither a number nor "auto"; says whether it is "auto"."""
+    if isinstance(group["coupling"], str) and group["coupling"] == "auto":
+        return True
+    check_number(group, "coupling", also=", inf or 'auto'")
+    return False
+
+
+def own_groups(params: ParamsT) -> ParamsT:
+    """Parameter groups as copies: torch writes into those it is given, and two optimizers share."""
+    if isinstance(params, Tensor | str | bytes | dict) or not isinstance(params, Iterable):
+        raise McoverError(
+            f"params is a {type(params).__name__}; write model.parameters(), "
+            "covered.stacks().values() or a list of parameter groups."
+        )
+    return [dict(entry) if isinstance(entry, dict) else entry for entry in params]  # type: ignore[return-value]
 
 
 def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.optim import SGD
 from torch.optim.optimizer import ParamsT
 
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.coupled import Base, Coupled, join
-from mcover.optim.options import Group, check_count, check_number
+from mcover.optim.coupled import Base, Coupled, Group, check_coupling
 
 _BETA = 0.9  # what Zhang et al. recommend for the centre's rate
 
@@ -94,10 +94,8 @@ class ElasticSGD(Coupled):
                     stack.copy_(before)
 
     def _check(self, group: Group) -> None:
-        check_count(group, "period")
-        if group["coupling"] != "auto":
-            check_number(group, "coupling", infinite=True, also=", inf or 'auto'")
-        elif group["replicas"]:
+        group["period"] = checks.whole("period", group["period"], 1)
+        if check_coupling(group) and group["replicas"]:
             if not float(group["lr"]) > 0:
                 raise McoverError(
                     f"coupling='auto' divides by lr, which is {group['lr']}; write a positive lr, "
@@ -105,25 +103,18 @@ class ElasticSGD(Coupled):
                 )
             group["coupling"] = _BETA / (self.covers * float(group["lr"]))
 
-    def _before(self, group: Group, stack: Tensor) -> tuple[Tensor, Tensor | None, float]:
-        centre, rho = self.centre(stack), float(group["coupling"])
-        alpha = rho if math.isinf(rho) else float(group["lr"]) * rho
+    def _pull(self, group: Group) -> float:
+        """α in every ``period``-th step, 0 in the others."""
+        rho = float(group["coupling"])
         if group["taken"] % group["period"]:
-            alpha = 0.0
-        if not 0 < alpha < 1:
-            return centre, None, alpha
-        towards = (stack - centre).mul_(alpha)
-        beta = min(len(stack) * alpha, 1.0)
-        return centre.add_(stack.mean(0).sub_(centre), alpha=beta), towards, alpha
+            return 0.0
+        return rho if math.isinf(rho) else float(group["lr"]) * rho
 
-    def _after(
-        self, group: Group, stack: Tensor, kept: tuple[Tensor, Tensor | None, float]
-    ) -> None:
-        centre, towards, alpha = kept
-        if towards is not None:
-            stack.sub_(towards)
-        elif alpha >= 1:
-            join(stack)
-            centre = stack[0].clone()
-        # Only now: some optimizers take a state that is not empty for one of their own.
-        self.state[stack]["centre"] = centre
+    def _offsets(self, stack: Tensor) -> Tensor:
+        return stack - self.centre(stack)
+
+    def _follow(self, stack: Tensor, pull: float) -> Tensor:
+        centre = self.centre(stack)
+        if not 0 < pull < 1:
+            return centre
+        return centre.add_(stack.mean(0).sub_(centre), alpha=min(len(stack) * pull, 1.0))

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.options import Group, check_count, check_number, check_share, own_groups
+from mcover.optim.coupled import Group, check_number, own_groups
 from mcover.seeds import Seed, seed_sequence
 
 _COMMON = ("inner_steps", "seed")  # options that all groups have in common
@@ -79,18 +80,21 @@ class EntropySGD(Optimizer):
             "inner_lr": inner_lr, "inner_steps": inner_steps, "scope": scope, "scoping": scoping,
             "noise": noise, "average": average, "seed": drawn, "taken": 0,
         }  # fmt: skip
+        _check(defaults)
         super().__init__(own_groups(params), defaults)
 
     def add_param_group(self, param_group: Group) -> None:
         """As in torch; ``inner_steps`` and ``seed`` are those of the other groups."""
+        for name, default in self.defaults.items():
+            param_group.setdefault(name, default)
+        _check(param_group)
         for name in _COMMON:
             common = (self.param_groups[0] if self.param_groups else self.defaults)[name]
-            if param_group.setdefault(name, common) != common:
+            if param_group[name] != common:
                 raise McoverError(
                     f"{name} is {param_group[name]!r} in one group and {common!r} in another, but "
                     f"all walk together; write {name} once, for the optimizer."
                 )
-        _check({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
     @torch.no_grad()
@@ -176,9 +180,9 @@ def stream(seed: int, step: int, device: torch.device) -> torch.Generator:
 def _check(group: Group) -> None:
     for name in ("lr", "inner_lr", "weight_decay", "scoping", "noise"):
         check_number(group, name)
-    check_number(group, "scope", infinite=True, also=" or inf")
-    check_count(group, "inner_steps")
+    check_number(group, "scope", also=" or inf")
     for name in ("average", "momentum"):
-        check_share(group, name)
-    if group["nesterov"] and not group["momentum"]:
+        check_number(group, name, below=1)
+    group["inner_steps"] = checks.whole("inner_steps", group["inner_steps"], 1)
+    if checks.flag("nesterov", group["nesterov"]) and not group["momentum"]:
         raise McoverError("nesterov is a kind of momentum; write momentum=0.9, or nesterov=False.")

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import SGD
 from torch.optim.optimizer import ParamsT
 
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.coupled import Base, Coupled, join
-from mcover.optim.options import Group, check_count, check_number
+from mcover.optim.coupled import Base, Coupled, Group, check_coupling, check_number
 
 
 class ReplicatedSGD(Coupled):
@@ -81,7 +81,7 @@ class ReplicatedSGD(Coupled):
                 "write a number for coupling."
             )
         stacks = [p for group in groups for p in group["params"] if p.requires_grad]
-        apart = sum(float(_deviations(stack).square().sum()) for stack in stacks)
+        apart = sum(float(self._offsets(stack).square().sum()) for stack in stacks)
         if apart == 0 and self.covers > 1:
             raise McoverError(
                 "all replicas are equal at the start, which leaves coupling='auto' without a "
@@ -104,40 +104,24 @@ class ReplicatedSGD(Coupled):
         self.start(loss)
 
     def _check(self, group: Group) -> None:
-        if group["coupling"] != "auto":
-            check_number(group, "coupling", infinite=True, also=", inf or 'auto'")
-        check_number(group, "growth", positive=True)
+        check_coupling(group)
+        check_number(group, "growth", above=0)
         if group["steps"] is not None:
-            check_count(group, "steps")
+            group["steps"] = checks.whole("steps", group["steps"], 1)
         elif group["growth"] != 1 and group["replicas"]:
             raise McoverError(
                 f"the coupling grows by {group['growth']:g} over an unknown number of steps; "
                 "write steps=epochs * len(loader), or growth=1."
             )
 
-    def _before(self, group: Group, stack: Tensor) -> tuple[float, Tensor | None]:
-        fraction = _pull(group)
-        if 0 < fraction < 1:
-            return fraction, _deviations(stack).mul_(fraction)
-        return fraction, None
+    def _pull(self, group: Group) -> float:
+        """2ηg of the coming step."""
+        g = float(group["coupling"])
+        if group["steps"] is not None:
+            g *= group["growth"] ** min(group["taken"] / group["steps"], 1.0)
+        return math.inf if math.isinf(g) else 2 * float(group["lr"]) * g
 
-    def _after(self, group: Group, stack: Tensor, kept: tuple[float, Tensor | None]) -> None:
-        fraction, towards = kept
-        if towards is not None:
-            stack.sub_(towards)
-        elif fraction >= 1:
-            join(stack)
-
-
-def _pull(group: Group) -> float:
-    """2ηg of the coming step."""
-    g = float(group["coupling"])
-    if group["steps"] is not None:
-        g *= group["growth"] ** min(group["taken"] / group["steps"], 1.0)
-    return math.inf if math.isinf(g) else 2 * float(group["lr"]) * g
-
-
-def _deviations(stack: Tensor) -> Tensor:
-    """w_a − w̄, exactly 0 for equal replicas: the mean of equal floats may be another float."""
-    offsets = stack - stack[:1]
-    return offsets.sub_(offsets.mean(0))
+    def _offsets(self, stack: Tensor) -> Tensor:
+        """w_a − w̄, exactly 0 for equal replicas: the mean of equal floats may be another float."""
+        offsets = stack - stack[:1]
+        return offsets.sub_(offsets.mean(0))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcover.errors import McoverError
+from mcover.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +22,8 @@ def save(figure: Figure, path: str | Path) -> Path:
     ending = target.suffix.lstrip(".").lower()
     if ending not in known:
         raise McoverError(f"cannot write {target}; end the name in one of .png, .pdf or .svg.")
-    target.parent.mkdir(parents=True, exist_ok=True)
     # Without the time of day, the same rows make the same file.
-    figure.savefig(target, dpi=150, metadata={"CreationDate": None} if ending == "pdf" else None)
-    return target
+    metadata = {"CreationDate": None} if ending == "pdf" else None
+    return write_atomic(
+        target, lambda file: figure.savefig(file, format=ending, dpi=150, metadata=metadata)
+    )

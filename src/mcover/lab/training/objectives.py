@@ -221,15 +221,15 @@ class CommitteeObjective(Objective):
         model = cast(Any, self.model)
         if not is_covered(model):
             return None
-        turn = model.advance()
-        if not turn:  # messages: a bare parameter has one copy per cover, and nothing mixes
+        routes = model.next_routes()
+        if routes is None:  # messages: a bare parameter has one copy per cover, and nothing mixes
             return None
-        if model.route_index is not self._drawn:
-            self._drawn, self._paths = (
-                model.route_index,
-                paths(model.routes, self.machine.J[0].numel()),
-            )
-        return None if self._paths is None else self._paths._replace(chosen=np.array(turn))
+        if routes.bank is not self._drawn:
+            self._drawn = routes.bank
+            self._paths = paths(routes.bank, self.machine.J[0].numel())
+        if self._paths is None:
+            return None
+        return self._paths._replace(chosen=np.array(routes.destinations))
 
 
 def _fields(weights: Tensor, images: Tensor) -> Tensor:

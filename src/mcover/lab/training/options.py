@@ -14,30 +14,10 @@ import tyro
 from mcover import checks
 from mcover.errors import McoverError
 from mcover.lifting import Directed, Messages
-from mcover.topology import (
-    Band,
-    Blocks,
-    Chain,
-    GaussianRing,
-    Identity,
-    Topology,
-    Torus,
-    Uniform,
-)
+from mcover.topology import Topology, Uniform
 
 Judge = Literal["collapse", "covers"]
 Start = Literal["common", "independent"]
-AnyTopology = (
-    Uniform
-    | Annotated[
-        GaussianRing, tyro.conf.subcommand("ring", description="Gaussian ring, the paper's kernel.")
-    ]
-    | Identity
-    | Band
-    | Chain
-    | Blocks
-    | Torus
-)
 Noise = Annotated[float | str, tyro.conf.arg(metavar="FLOAT|SHARE%")]
 Coupling = float | Literal["auto"]
 
@@ -126,7 +106,7 @@ class Lifted(_OnCovers):
 
     kind: ClassVar[str] = "lifted"
 
-    topology: AnyTopology = _UNIFORM
+    topology: Topology = _UNIFORM
     """Which covers a source is read from."""
     routing: Directed | Messages = _DIRECTED
     """What is routed."""

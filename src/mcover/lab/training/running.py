@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +18,8 @@ from mcover.lab.training.loop import History, Status, fit
 from mcover.lab.training.objectives import objective_of
 from mcover.lab.training.options import ON_COVERS, SGD, Lifted, Method, Training
 from mcover.topology import Identity
+
+_NO_ROUTES = Identity(), "messages"  # replicas
 
 
 def train(
@@ -51,15 +51,9 @@ def build(kind: Architecture, method: Method, seed: int) -> nn.Module:
     with warnings.catch_warnings():
         # The paper's noise, and ours for few images, are meant as they are: training starts here.
         warnings.filterwarnings("ignore", "noise=", McoverWarning)
-        if not isinstance(method, Lifted):
-            return lift(base, covers, Identity(), noise=method.noise, seed=[seed, 1])
-        return _lifted(base, covers, method, seed)
-
-
-def _lifted(base: nn.Module, covers: Any, method: Lifted, seed: int) -> nn.Module:
-    routing = {"directed": "weights", "messages": "messages"}[method.routing.kind]
-    options: dict[str, Any] = {"routing": routing} | asdict(method.routing)
-    return lift(base, covers, method.topology, noise=method.noise, seed=[seed, 1], **options)
+        routed = isinstance(method, Lifted)
+        topology, routing = (method.topology, method.routing) if routed else _NO_ROUTES
+        return lift(base, covers, topology, routing, noise=method.noise, seed=[seed, 1])
 
 
 def outcome(history: History, data: Dataset) -> dict[str, float]:

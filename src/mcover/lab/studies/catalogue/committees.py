@@ -10,9 +10,9 @@ from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.published import COMMITTEE, TABLE_1
 from mcover.lab.studies.study import Scale, Study
 from mcover.lab.training import RSGD, SGD, CommitteeTrial, Elastic, Entropy, Lifted, Method
-from mcover.lab.training.options import PLAIN, AnyTopology
+from mcover.lab.training.options import PLAIN
 from mcover.lifting import Directed
-from mcover.topology import GaussianRing, Uniform
+from mcover.topology import GaussianRing, Topology, Uniform
 
 _UNIFORM = Uniform()
 _EPOCHS: dict[Scale, int] = {"smoke": 4, "quick": 4000, "paper": 20_000}
@@ -31,7 +31,7 @@ def committee(
     return replace(base, method=method, training=training)
 
 
-def routed(scale: Scale, covers: int = 4, topology: AnyTopology = _UNIFORM, **more: Any) -> Lifted:
+def routed(scale: Scale, covers: int = 4, topology: Topology = _UNIFORM, **more: Any) -> Lifted:
     """M-cover of a machine, all destinations of the bank in each step."""
     routing = Directed(bank=10 if scale == "paper" else 4, destinations=None)
     start = {"noise": 0.0, "start": "independent"} | more

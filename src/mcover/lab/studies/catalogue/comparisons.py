@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from mcover import RSA, MCover, Vanilla
 from mcover.lab.studies.catalogue.committees import committee, committee_methods
 from mcover.lab.studies.catalogue.networks import FIVE_COVERS, directed, mlp
-from mcover.lab.studies.catalogue.parts import (
-    PAPER_ALPHA,
-    SMOKE_ALPHA,
+from mcover.lab.studies.catalogue.perceptrons import (
+    PAPER,
+    PAPER_SCHEDULE,
+    SMOKE,
+    SMOKE_SCHEDULE,
+    TABLE_1_METHODS,
     TABLE_1_RING,
-    Options,
-    perceptron,
-    routed,
-    rsa,
-    vanilla,
 )
 from mcover.lab.studies.cells import Cell, Trial
-from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import COMMITTEE, MLP, PERCEPTRON
-from mcover.lab.studies.published import TABLE_1 as PAPER
+from mcover.lab.studies.published import TABLE_1 as PUBLISHED
 from mcover.lab.studies.study import Scale, Study
 from mcover.lab.training import EMA, RSGD, SAM, SWA, RepeatedTrial
 
 
 def _table_1(scale: Scale, perceptrons: int, committees: int, mlps: int) -> tuple[Cell, ...]:
     smoke = scale == "smoke"
-    alpha = SMOKE_ALPHA if smoke else PAPER_ALPHA
-    annealed = {"vanilla": vanilla(), "RSA M=3": rsa(3), "M-cover M=3": routed(3, TABLE_1_RING)}
+    annealed = SMOKE if smoke else PAPER
     models: dict[str, tuple[int, bool, dict[str, Trial]]] = {
         PERCEPTRON: (
             perceptrons,
             not smoke,
-            {
-                series: PlainTrial("perceptron", perceptron(options, smoke=smoke, alpha=alpha))
-                for series, options in annealed.items()
-            },
+            {series: replace(annealed, method=one) for series, one in TABLE_1_METHODS.items()},
         ),
         COMMITTEE: (
             committees,
@@ -47,7 +43,7 @@ def _table_1(scale: Scale, perceptrons: int, committees: int, mlps: int) -> tupl
         ),
     }
     return tuple(
-        Cell(trial, series, panel, trials=n, published=PAPER[panel, series] if beside else None)
+        Cell(trial, series, panel, trials=n, published=PUBLISHED[panel, series] if beside else None)
         for panel, (n, beside, lines) in models.items()
         for series, trial in lines.items()
     )
@@ -81,13 +77,17 @@ TABLE_1 = Study(
 )
 
 
-_PERCEPTRONS: dict[str, tuple[Options, Options]] = {
-    "M-cover M=3": (routed(3, TABLE_1_RING), {}),
-    "M-cover M=3, S=2": (routed(3, TABLE_1_RING, bank=2), {}),
-    "RSA M=3": (rsa(3), {}),
-    "best of 3 restarts": (vanilla(), {"reads": 3}),
-    "three times slower": (vanilla(), {"slower": 3}),
-}
+def _perceptrons(smoke: bool) -> dict[str, Trial]:
+    """As many proposals each."""
+    base, schedule = (SMOKE, SMOKE_SCHEDULE) if smoke else (PAPER, PAPER_SCHEDULE)
+    plain, slower = replace(base, method=Vanilla()), replace(schedule, step=schedule.step / 3)
+    return {
+        "M-cover M=3": replace(base, method=MCover(3, TABLE_1_RING)),
+        "M-cover M=3, S=2": replace(base, method=MCover(3, TABLE_1_RING, bank=2)),
+        "RSA M=3": replace(base, method=RSA(3)),
+        "best of 3 restarts": replace(plain, reads=3),
+        "three times slower": replace(plain, schedule=slower),
+    }
 
 
 def _networks(scale: Scale) -> dict[str, Trial]:
@@ -108,13 +108,8 @@ def _networks(scale: Scale) -> dict[str, Trial]:
 
 def _budgets(scale: Scale, perceptrons: int, networks: int) -> tuple[Cell, ...]:
     smoke = scale == "smoke"
-    more: Options = {"smoke": True, "alpha": SMOKE_ALPHA} if smoke else {}
-    annealed = {
-        series: PlainTrial("perceptron", perceptron(options, **more, **how))
-        for series, (options, how) in _PERCEPTRONS.items()
-    }
     panels: list[tuple[str, int, dict[str, Trial]]] = [
-        (f"{PERCEPTRON}, equal proposals", perceptrons, dict(annealed)),
+        (f"{PERCEPTRON}, equal proposals", perceptrons, _perceptrons(smoke)),
         (f"{MLP}, equal gradients", networks, _networks("smoke" if smoke else "quick")),
     ]
     return tuple(
@@ -142,7 +137,7 @@ EQUAL_BUDGET = Study(
         "paper": _budgets("paper", 100, 10),
     },
     contrasts=(
-        *(("M-cover M=3", series) for series in _PERCEPTRONS if series != "M-cover M=3"),
+        *(("M-cover M=3", series) for series in list(_perceptrons(True))[1:]),
         *(("M-cover M=5", series) for series in (_COVERED[1], *_RIVALS)),
         *(("directed lift M=5, redrawn", series) for series in _RIVALS),
     ),

@@ -10,14 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mcover import checks
-from mcover.annealing import anneal, teacher_student
+from mcover import GaussianRing, MCover, Messages, anneal, checks, teacher_student
 from mcover.errors import McoverError
 from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.published import COMMITTEE, MLP, PERCEPTRON
 from mcover.lab.studies.study import Growth, Study
 from mcover.lab.training.trials import require_torch
-from mcover.topology import GaussianRing
 
 _RING = GaussianRing(sigma=1.5, shift=2)
 _REPEATS = 3  # the best of so many runs: a busy machine only ever adds to the time
@@ -48,13 +46,11 @@ class Proposal:
         """What sweeps add: a short run is taken off a longer one, and with it the setup."""
         alpha = self.patterns / (self.n * self.hidden)
         problem = teacher_student(self.n, alpha, seed=[seed, 0], hidden=self.hidden)
-        options: dict[str, Any] = {"method": "exact"} if self.bank is None else {"bank": self.bank}
+        method = MCover(self.covers, _RING, self.bank)
 
         def spent(sweeps: int) -> tuple[float, float]:
-            result = anneal(
-                problem, covers=self.covers, topology=_RING, num_sweeps=sweeps, seed=[seed, 1],
-                workers=1, record=2, **options,
-            )  # fmt: skip
+            given = {"num_sweeps": sweeps, "seed": [seed, 1], "workers": 1, "record": 2}
+            result = anneal(problem, method, **given)
             return float(result.seconds[0]), float(result.proposals[0])
 
         spent(1)  # compiles, or loads what was compiled
@@ -97,7 +93,7 @@ class Step:
         best = np.inf
         with one_thread():
             base = Mlp(self.sizes).build([seed, 0])
-            model = lift(base, self.covers, _RING, blocks=self.blocks, seed=[seed, 1])
+            model = lift(base, self.covers, _RING, Messages(self.blocks), seed=[seed, 1])
             images = torch.from_numpy(rng.standard_normal((self.batch, self.sizes[0]), np.float32))
             labels = torch.from_numpy(rng.integers(0, self.sizes[-1], self.batch))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)

@@ -3,47 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
-from mcover.lab.studies.catalogue.parts import (
-    PAPER_ALPHA,
-    SMOKE_ALPHA,
-    TABLE_1_RING,
-    perceptron,
-    routed,
-    rsa,
-    vanilla,
-)
+from mcover import RSA, GaussianRing, LinearSchedule, MCover, Uniform, Vanilla
+from mcover.annealing import Method
+from mcover.lab.perceptron import MessagePassingTrial, PerceptronTrial
 from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.kinds import PlainTrial
 from mcover.lab.studies.published import PERCEPTRON, TABLE_1
 from mcover.lab.studies.study import Study
-from mcover.topology import GaussianRing, Uniform
 
+PAPER_SCHEDULE = LinearSchedule(0.4, 0.01, 1e-4)
+SMOKE_SCHEDULE = LinearSchedule(0.4, 0.01, 0.01)
+PAPER = PerceptronTrial(1000, 1.58, schedule=PAPER_SCHEDULE)
+SMOKE = PerceptronTrial(51, 3.0, schedule=SMOKE_SCHEDULE)
+TABLE_1_RING = GaussianRing(3, shift=2)
+TABLE_1_METHODS: dict[str, Method] = {
+    "vanilla": Vanilla(),
+    "RSA M=3": RSA(3, coupling=1.0),
+    "M-cover M=3": MCover(3, TABLE_1_RING, bank=10),
+}
+_RING = GaussianRing(1.5, shift=2)
 _A, _B = "(a) more covers", "(b) against replicas"
 
 
-def _loading(alphas: Sequence[float], covers: Sequence[int], trials: int, **how: Any) -> Any:
-    smoke = how.get("smoke", False)
-    cells = []
-    for alpha in alphas:
-        lines = [(_A, "vanilla", vanilla())]
-        lines += [(_A, f"M-cover M={m}", routed(m)) for m in covers]
-        lines += [(_B, "vanilla", vanilla()), (_B, "RSA M=3", rsa(3))]
-        lines += [(_B, "M-cover M=3", routed(3, TABLE_1_RING))]
-        for panel, series, options in lines:
-            known = TABLE_1[PERCEPTRON, series] if panel == _B and alpha == PAPER_ALPHA else None
-            cells.append(
-                Cell(
-                    PlainTrial("perceptron", perceptron(options, alpha=alpha, **how)),
-                    series,
-                    panel,
-                    x=alpha,
-                    trials=trials,
-                    published=None if smoke else known,
-                )
-            )
-    return tuple(cells)
+def _loading(
+    base: PerceptronTrial, alphas: Sequence[float], covers: Sequence[int], trials: int
+) -> tuple[Cell, ...]:
+    lines: list[tuple[str, str, Method]] = [(_A, "vanilla", Vanilla())]
+    lines += [(_A, f"M-cover M={m}", MCover(m, _RING)) for m in covers]
+    lines += [(_B, series, method) for series, method in TABLE_1_METHODS.items()]
+    return tuple(
+        Cell(
+            replace(base, alpha=alpha, method=method),
+            series,
+            panel,
+            x=alpha,
+            trials=trials,
+            published=TABLE_1[PERCEPTRON, series]
+            if panel == _B and (base, alpha) == (PAPER, PAPER.alpha)
+            else None,
+        )
+        for alpha in alphas
+        for panel, series, method in lines
+    )
 
 
 LOADING = Study(
@@ -56,9 +58,9 @@ LOADING = Study(
         "sweeps α from 1.2 to 1.9 and does not say in which steps, nor which M."
     ),
     cells={
-        "smoke": _loading((1.2, 3.0), (3,), 2, smoke=True),
-        "quick": _loading((1.3, 1.5, 1.58, 1.7), (3, 5), 5),
-        "paper": _loading((1.2, 1.3, 1.4, 1.5, 1.58, 1.7, 1.8, 1.9), (3, 5, 7), 20),
+        "smoke": _loading(SMOKE, (1.2, 3.0), (3,), 2),
+        "quick": _loading(PAPER, (1.3, 1.5, 1.58, 1.7), (3, 5), 5),
+        "paper": _loading(PAPER, (1.2, 1.3, 1.4, 1.5, 1.58, 1.7, 1.8, 1.9), (3, 5, 7), 20),
     },
     contrasts=(
         ("M-cover M=3", "vanilla"),
@@ -71,17 +73,15 @@ LOADING = Study(
 
 
 def _topology(
+    base: PerceptronTrial,
     sigmas: Sequence[float],
     shifts: Sequence[float],
     covers: Sequence[int],
     trials: int,
-    **how: Any,
 ) -> tuple[Cell, ...]:
     return tuple(
         Cell(
-            PlainTrial(
-                "perceptron", perceptron(routed(m, GaussianRing(sigma, shift), bank=4), **how)
-            ),
+            replace(base, method=MCover(m, GaussianRing(sigma, shift), bank=4)),
             f"M={m}",
             f"shift μ = {shift:g}",
             x=sigma,
@@ -103,9 +103,9 @@ TOPOLOGY = Study(
         "S = 2 it is 0.0323). The paper does not give its grid of σ, μ and M."
     ),
     cells={
-        "smoke": _topology((0.5, 2.0), (0, 2), (3, 5), 2, smoke=True, alpha=SMOKE_ALPHA),
-        "quick": _topology((0.5, 1.5, 6.0), (0, 2), (3, 5), 5),
-        "paper": _topology((0.5, 1.0, 1.5, 2.0, 3.0, 6.0), (0, 1, 2, 3), (3, 5, 7), 15),
+        "smoke": _topology(SMOKE, (0.5, 2.0), (0, 2), (3, 5), 2),
+        "quick": _topology(PAPER, (0.5, 1.5, 6.0), (0, 2), (3, 5), 5),
+        "paper": _topology(PAPER, (0.5, 1.0, 1.5, 2.0, 3.0, 6.0), (0, 1, 2, 3), (3, 5, 7), 15),
     },
     contrasts=(("M=5", "M=3"), ("M=7", "M=3")),
     x_label="ring width σ",
@@ -113,13 +113,11 @@ TOPOLOGY = Study(
 )
 
 
-def _covers(covers: Sequence[int], trials: int, **how: Any) -> tuple[Cell, ...]:
-    topologies = {"structured": GaussianRing(1.5, 2), "uniform": Uniform()}
+def _covers(base: PerceptronTrial, covers: Sequence[int], trials: int) -> tuple[Cell, ...]:
+    topologies = {"structured": _RING, "uniform": Uniform()}
     return tuple(
         Cell(
-            PlainTrial(
-                "perceptron", perceptron(vanilla() if m == 1 else routed(m, topology), **how)
-            ),
+            replace(base, method=Vanilla() if m == 1 else MCover(m, topology)),
             f"{name} routing",
             x=m,
             trials=trials,
@@ -138,51 +136,41 @@ COVERS = Study(
         "σ = 1.5, shift = 2; uniform is σ → ∞. One cover is plain annealing."
     ),
     cells={
-        "smoke": _covers((1, 3), 2, smoke=True, alpha=SMOKE_ALPHA),
-        "quick": _covers((1, 3, 5), 5),
-        "paper": _covers((1, 2, 3, 4, 5, 6, 7, 8, 9), 20),
+        "smoke": _covers(SMOKE, (1, 3), 2),
+        "quick": _covers(PAPER, (1, 3, 5), 5),
+        "paper": _covers(PAPER, (1, 2, 3, 4, 5, 6, 7, 8, 9), 20),
     },
     contrasts=(("structured routing", "uniform routing"),),
     x_label="covers M",
 )
 
 
-def _variants(covers: Sequence[int], banks: Sequence[int], trials: int, **how: Any) -> Any:
-    plain: dict[str, dict[str, Any] | None] = {
-        "vanilla": vanilla(),
-        "RSA M=3": rsa(3),
-        "M-cover M=3": routed(3, TABLE_1_RING),
-        "message passing": None,
+def _variants(
+    base: PerceptronTrial, covers: Sequence[int], banks: Sequence[int], trials: int
+) -> tuple[Cell, ...]:
+    plain: dict[str, Method | None] = {**TABLE_1_METHODS, "message passing": None}
+    more: dict[str, Method | None] = {
+        f"M-cover M=3, S={s}": MCover(3, TABLE_1_RING, bank=s) for s in banks
     }
-    more = {f"M-cover M=3, S={s}": routed(3, TABLE_1_RING, bank=s) for s in banks}
-    more |= {f"M-cover M={m}, σ=1.5": routed(m) for m in covers}
-    odd = (how["n"] if how.get("smoke") else 1000) + 1
-    groups: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-        (PERCEPTRON, {}, plain | more),
-        ("N odd: no ties", {"n": odd}, plain),
-        ("ties +1", {"ties": "plus"}, plain),
+    more |= {f"M-cover M={m}, σ=1.5": MCover(m, _RING) for m in covers}
+    groups = [
+        (PERCEPTRON, base, plain | more),
+        ("N odd: no ties", replace(base, n=base.n + 1), plain),
+        ("ties +1", replace(base, ties="plus"), plain),
     ]
     return tuple(
         Cell(
-            PlainTrial(
-                "perceptron" if options else "message-passing",
-                _settings(options, **{**how, **changed}),
-            ),
+            replace(one, method=method)
+            if method is not None
+            else MessagePassingTrial(one.n, one.alpha, one.ties),
             series,
             panel,
             trials=trials,
-            published=None
-            if how.get("smoke") or panel != PERCEPTRON
-            else TABLE_1.get((panel, series)),
+            published=TABLE_1.get((panel, series)) if one == PAPER else None,
         )
-        for panel, changed, lines in groups
-        for series, options in lines.items()
+        for panel, one, lines in groups
+        for series, method in lines.items()
     )
-
-
-def _settings(options: dict[str, Any] | None, **how: Any) -> dict[str, Any]:
-    whole = perceptron(options or {}, **how)
-    return whole if options else {name: whole[name] for name in ("n", "alpha", "ties")}
 
 
 VARIANTS = Study(
@@ -195,9 +183,9 @@ VARIANTS = Study(
         "knows the model and needs no annealing."
     ),
     cells={
-        "smoke": _variants((5,), (2,), 2, smoke=True, n=40, alpha=SMOKE_ALPHA),
-        "quick": _variants((5,), (2,), 5),
-        "paper": _variants((5, 7, 9), (2, 4), 100),
+        "smoke": _variants(replace(SMOKE, n=40), (5,), (2,), 2),
+        "quick": _variants(PAPER, (5,), (2,), 5),
+        "paper": _variants(PAPER, (5, 7, 9), (2, 4), 100),
     },
     contrasts=(
         ("M-cover M=3", "vanilla"),

@@ -62,7 +62,7 @@ _EPSILON = "generalization error ε_g"
 
 KINDS: dict[str, Kind] = {
     "perceptron": Kind(
-        "mcover.lab.studies.kinds.perceptron",
+        "mcover.lab.perceptron",
         (
             *_SOLVING,
             Metric("proposals", "TTS99, 10⁶ proposals", "tts", ".1f", 1e-6),
@@ -70,7 +70,7 @@ KINDS: dict[str, Kind] = {
         ),
         _EPSILON,
     ),
-    "message-passing": Kind("mcover.lab.studies.kinds.message_passing", _SOLVING, _EPSILON),
+    "message-passing": Kind("mcover.lab.perceptron", _SOLVING, _EPSILON),
     "network": Kind("", _TRAINING, "test error"),
     "repeated": Kind("", _TRAINING, "test error"),
     "committee": Kind(

@@ -1,9 +1,10 @@
-"""What a training loop needs of a covered model: its objective, its groups, its gradients."""
+"""The objective of a training loop: a loss of the base model, summed over covers."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,27 +15,27 @@ from mcover.nn import trees
 
 
 def cover_loss(
-    criterion: Callable[[Any, Any], Any] | Any,
+    loss: Callable[[Any, Any], Any] | Any,
     outputs: Any = None,
     target: Any = None,
     *,
     each: bool = False,
 ) -> Any:
-    """Sum over covers of ``criterion(outputs[α], target)``.
+    """Sum over covers of ``loss(outputs[α], target)``.
 
-    With a criterion that averages over the batch, each cover sees gradients of the base's size.
+    With a loss that averages over the batch, each cover sees gradients of the base's size.
     Outputs of several streams or destinations lie along the batch, (M, S·B, ...); the target is
     repeated to match, so that the loss is also averaged over them.
 
-    A model that computes its own loss needs no criterion: ``cover_loss(covered(**batch))`` takes
-    the output's ``loss``, or a tensor of losses, shape (M,) or (M, S).
+    A model that computes its own loss needs no other: ``cover_loss(covered(**batch))`` takes the
+    output's ``loss``, or a tensor of losses, shape (M,) or (M, S).
 
     Args:
-        criterion: any ``criterion(output, target)``, e.g. ``F.cross_entropy``; or outputs that
-            hold their loss.
+        loss: any ``loss(output, target)``, e.g. ``F.cross_entropy``; or outputs that hold their
+            loss.
         outputs: what the covered model returned, covers first: a tensor, or tuples, dicts,
             dataclasses and the like of tensors.
-        target: what the criterion takes, batch first, the same for all covers.
+        target: what the loss takes, batch first, the same for all covers.
         each: whether covers have targets of their own, beside inputs of their own
             (``covered.each(x)``): then every tensor of the target has the covers first.
 
@@ -45,7 +46,12 @@ def cover_loss(
     tensor(0.7500)
     """
     if outputs is None:
-        return _own_loss(criterion)
+        return _own_loss(loss)
+    if not callable(loss) or isinstance(loss, type):
+        raise McoverError(
+            f"loss is {loss!r}; write a function of output and target, e.g. F.cross_entropy, or "
+            "torch.nn.CrossEntropyLoss() with its parentheses."
+        )
     leaves = trees.tensors(outputs)
     if not leaves or leaves[0].ndim == 0:
         raise McoverError("cover_loss takes what the covered model returned: covers come first.")
@@ -55,9 +61,23 @@ def cover_loss(
         targets = [_repeated(leaves[0], own) for own in _by_cover(target, covers)]
     else:
         targets = [_repeated(leaves[0], target)] * covers
-
-    first, *others = map(criterion, _by_cover(outputs, covers), targets)
+    first, *others = map(partial(_of_cover, loss), _by_cover(outputs, covers), targets)
     return sum(others, start=first)
+
+
+def _of_cover(loss: Callable[[Any, Any], Any], output: Any, target: Any) -> Any:
+    """The loss of one cover; what a loss refuses is shown in the shapes that it was given."""
+    try:
+        return loss(output, target)
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        shapes = [[tuple(t.shape) for t in trees.tensors(tree)] for tree in (output, target)]
+        raise McoverError(
+            f"loss refuses a cover's output of shapes {shapes[0]} with a target of shapes "
+            f"{shapes[1]}: {error}. Write a loss of the base model's output, and outputs with the "
+            "covers first."
+        ) from error
 
 
 def _own_loss(outputs: Any) -> Tensor:
@@ -70,14 +90,14 @@ def _own_loss(outputs: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.ndim not in (1, 2):
         raise McoverError(
             "cover_loss(outputs) takes outputs with a loss for each cover, shape (M,): give the "
-            "model its labels, or write cover_loss(criterion, outputs, target)."
+            "model its labels, or write cover_loss(loss, outputs, target)."
         )
     return loss.sum() if loss.ndim == 1 else loss.mean(1).sum()
 
 
 def _by_cover(tree: Any, covers: int) -> list[Any]:
     """The same tree for each cover."""
-    # One at a time: a criterion may write into what it is given, but not into parts of an unbind.
+    # One at a time: a loss may write into what it is given, but not into parts of an unbind.
     return [trees.map_tensors(operator.itemgetter(cover), tree) for cover in range(covers)]
 
 
@@ -100,38 +120,8 @@ def _repeated(output: Tensor, target: Any) -> Any:
     size = len(targets[0])
     times, rest = divmod(output.shape[1], max(size, 1))
     if rest or not times:
-        return target  # not batch against batch: the criterion knows what it does
+        return target  # not batch against batch: the loss knows what it does
     # Tensors of another length are not batches, e.g. the weights of classes.
     return trees.map_tensors(
         lambda leaf: torch.cat([leaf] * times) if leaf.ndim and len(leaf) == size else leaf, target
     )
-
-
-def parameter_groups(covered: Any, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """See :meth:`Covered.parameter_groups`."""
-    stacked = {id(stack) for stack in covered.stacks().values()}
-    trained = [value for value in covered.parameters() if value.requires_grad]
-    decayed = [value for value in trained if value.ndim - (id(value) in stacked) >= 2]
-    chosen = {id(value) for value in decayed}
-    spared = [value for value in trained if id(value) not in chosen]
-    return [options | {"params": decayed}, options | {"params": spared, "weight_decay": 0.0}]
-
-
-def clip_grad_norm_(covered: Any, max_norm: float) -> Tensor:
-    """See :meth:`Covered.clip_grad_norm_`."""
-    rows = [stack.grad for stack in covered.stacks().values() if stack.grad is not None]
-    stacked = {id(grad) for grad in rows}
-    shared = [p.grad for p in covered.parameters() if p.grad is not None]
-    shared = [grad for grad in shared if id(grad) not in stacked]
-    squares = [grad.flatten(1).abs().square().sum(1) for grad in rows]
-    squares += [grad.abs().square().sum().expand(covered.covers) for grad in shared]
-    if not squares:
-        return torch.zeros(covered.covers)
-    norms = torch.stack(squares).sum(0).sqrt()
-    scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
-    with torch.no_grad():
-        for grad in rows:
-            grad.mul_(scale.to(grad.dtype).view(-1, *(1,) * (grad.ndim - 1)))
-        for grad in shared:
-            grad.mul_(scale.min().to(grad.dtype))
-    return norms

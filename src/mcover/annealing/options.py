@@ -1,0 +1,283 @@
+"""How to anneal: methods and schedules as frozen values.
+
+The same values serve Python, the command line, the cells of a study and result files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mcover import checks
+from mcover.errors import McoverError
+from mcover.topology import GaussianRing, Identity, Topology
+
+Temperatures: TypeAlias = NDArray[np.float64]
+Energy = Literal["linear", "errors"]
+Rule = Literal["glauber", "metropolis"]
+Order = Literal["random", "sequential"]
+
+MAX_COVERS = 255
+MAX_COUPLING = 300.0
+_RING = GaussianRing(1.5, shift=2)
+_EXAMPLE = "LinearSchedule(0.4, 0.01, 1e-4) or another schedule of mcover.annealing"
+
+
+class _Method:
+    """What all methods have; a method overrides what it has options for."""
+
+    covers: int = 1
+    topology: Topology = Identity()
+    bank: int | None = 1
+    redraw_every: int | None = None
+    coupling: float = 0.0
+    coupling_growth: float = 0.0
+
+
+@dataclass(frozen=True)
+class MCover(_Method):
+    """The M-cover: M copies whose weights are read along drawn routes."""
+
+    kind: ClassVar[str] = "mcover"
+
+    covers: int = 3
+    """Number of covers M."""
+    topology: Topology = _RING
+    """Where routes are drawn from."""
+    bank: int | None = 10
+    """Destinations S that are kept; None keeps all of them, which is the exact lift."""
+    redraw_every: int | None = None
+    """Sweeps between fresh routes; None keeps them for good."""
+
+    def __post_init__(self) -> None:
+        _check_covers(self)
+        checks.instance("topology", self.topology, Topology, "mcover.GaussianRing(1.5, shift=2)")
+        checks.counts(self, "bank", "redraw_every", optional=True)
+
+
+@dataclass(frozen=True)
+class RSA(_Method):
+    """Replicated simulated annealing: joint weight exp(−E/T + γ/M Σ_{a<b} w_a·w_b)."""
+
+    kind: ClassVar[str] = "rsa"
+
+    covers: int = 3
+    """Number of replicas M."""
+    coupling: float = 1.0
+    """Attraction γ between replicas, at most 300."""
+    coupling_growth: float = 0.0
+    """γ is multiplied by 1 + this after every sweep."""
+
+    def __post_init__(self) -> None:
+        _check_covers(self)
+        coupling = checks.real("coupling", self.coupling, 0, MAX_COUPLING)
+        growth = checks.real("coupling_growth", self.coupling_growth, -1, 1000)
+        object.__setattr__(self, "coupling", coupling)
+        object.__setattr__(self, "coupling_growth", growth)
+
+
+@dataclass(frozen=True)
+class Vanilla(_Method):
+    """Plain simulated annealing of one copy."""
+
+    kind: ClassVar[str] = "vanilla"
+
+
+Method: TypeAlias = MCover | RSA | Vanilla
+
+
+def _check_covers(method: MCover | RSA) -> None:
+    object.__setattr__(method, "covers", checks.whole("covers", method.covers, 1, MAX_COVERS))
+
+
+@dataclass(frozen=True)
+class LinearSchedule:
+    """T = start, start − step, … down to stop: the paper's is LinearSchedule(0.4, 0.01, 1e-4).
+
+    >>> len(LinearSchedule(0.4, 0.01, 1e-4).temperatures())
+    3901
+    """
+
+    kind: ClassVar[str] = "linear"
+
+    start: float = 0.4
+    stop: float = 0.01
+    step: float = 1e-4
+    sweeps: int = 1
+    """Sweeps at each temperature."""
+
+    def __post_init__(self) -> None:
+        _check_range(self)
+        object.__setattr__(self, "step", checks.real("step", self.step, above=0))
+        _check_length(self, (self.start - self.stop) / self.step)
+
+    def temperatures(self) -> Temperatures:
+        """Temperature of every sweep."""
+        count = 1 + int((self.start - self.stop) / self.step + 1e-6)
+        falling = self.start - self.step * np.arange(count)
+        # The last step may end below stop by a rounding error; more than that is cut off.
+        return np.repeat(np.where(falling < 0.999 * self.stop, self.stop, falling), self.sweeps)
+
+
+@dataclass(frozen=True)
+class GeometricSchedule:
+    """``count`` temperatures from start to stop, each the same factor below the last."""
+
+    kind: ClassVar[str] = "geometric"
+
+    start: float = 0.4
+    stop: float = 0.01
+    count: int = 1000
+    sweeps: int = 1
+    """Sweeps at each temperature."""
+
+    def __post_init__(self) -> None:
+        _check_range(self)
+        checks.counts(self, "count")
+        _check_length(self, self.count)
+
+    def temperatures(self) -> Temperatures:
+        """Temperature of every sweep."""
+        return np.repeat(np.geomspace(self.start, self.stop, self.count), self.sweeps)
+
+
+@dataclass(frozen=True)
+class BetaSchedule:
+    """``count`` temperatures from start to stop, evenly spaced in β = 1/T."""
+
+    kind: ClassVar[str] = "beta"
+
+    start: float = 0.4
+    stop: float = 0.01
+    count: int = 1000
+    sweeps: int = 1
+    """Sweeps at each temperature."""
+
+    def __post_init__(self) -> None:
+        _check_range(self)
+        checks.counts(self, "count")
+        _check_length(self, self.count)
+
+    def temperatures(self) -> Temperatures:
+        """Temperature of every sweep."""
+        betas = np.linspace(1 / self.start, 1 / self.stop, self.count)
+        return np.repeat(1 / betas, self.sweeps)
+
+
+@dataclass(frozen=True)
+class CustomSchedule:
+    """Any positive temperatures, one for each sweep, in the order given."""
+
+    kind: ClassVar[str] = "custom"
+
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        given = checks.reals("values", self.values, ndim=1)
+        if not np.all(given > 0):
+            raise McoverError(
+                f"a schedule needs positive temperatures, the smallest here is {given.min():g}; "
+                "write e.g. [0.4, 0.2, 0.1]."
+            )
+        object.__setattr__(self, "values", tuple(given.tolist()))
+
+    def temperatures(self) -> Temperatures:
+        """Temperature of every sweep."""
+        return np.array(self.values)
+
+
+Schedule: TypeAlias = LinearSchedule | GeometricSchedule | BetaSchedule | CustomSchedule
+
+
+def schedule_of(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -> Schedule:
+    """The schedule that is meant: one as it is, plain numbers, or so many sweeps."""
+    if num_sweeps is not None:
+        if schedule is not None:
+            raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
+        paper, sweeps = LinearSchedule(), checks.whole("num_sweeps", num_sweeps, 1)
+        if sweeps == 1:
+            return CustomSchedule((paper.start,))
+        return LinearSchedule(step=(paper.start - paper.stop) / (sweeps - 1))
+    if schedule is None:
+        return LinearSchedule()
+    if isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str | bytes):
+        return CustomSchedule(schedule)  # type: ignore[arg-type]
+    return checks.instance("schedule", schedule, Schedule.__args__, _EXAMPLE)
+
+
+def _check_range(schedule: LinearSchedule | GeometricSchedule | BetaSchedule) -> None:
+    start = checks.real("start", schedule.start, above=0)
+    stop = checks.real("stop", schedule.stop, above=0)
+    if stop > start:
+        raise McoverError(
+            f"stop is {stop:g}, above start, {start:g}; temperatures fall: write start ≥ stop."
+        )
+    object.__setattr__(schedule, "start", start)
+    object.__setattr__(schedule, "stop", stop)
+    checks.counts(schedule, "sweeps")
+
+
+def _check_length(
+    schedule: LinearSchedule | GeometricSchedule | BetaSchedule, count: float
+) -> None:
+    # Per sweep a temperature, a coupling and what is made on the way.
+    needed = 32 * (count + 1) * schedule.sweeps
+    needed = int(needed) if math.isfinite(needed) else 2**63
+    checks.memory(needed, f"{schedule!r}", "write fewer temperatures or sweeps")
+
+
+@dataclass(frozen=True)
+class AnnealOptions:
+    """How each read is annealed: what a result keeps of the arguments it was made with."""
+
+    method: Method = MCover()
+    """M-cover, replicas that attract each other, or one copy."""
+    schedule: Schedule = LinearSchedule()
+    """One temperature for each sweep."""
+    rule: Rule = "glauber"
+    """Acceptance: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T))."""
+    energy: Energy = "linear"
+    """What is minimised: "linear", Σ max(0, −Δ), or "errors", the number of wrong patterns."""
+    order: Order = "random"
+    """Proposals of a sweep: at "random", or "sequential", cover after cover of site after site."""
+    stop_at_zero: bool = False
+    """End a read after the sweep in which its lifted energy reaches zero."""
+
+    def __post_init__(self) -> None:
+        checks.instance(
+            "method", self.method, (MCover, RSA, Vanilla), "mcover.MCover(...), RSA or Vanilla"
+        )
+        checks.choice("rule", self.rule, ("glauber", "metropolis"))
+        checks.choice("energy", self.energy, ("linear", "errors"))
+        checks.choice("order", self.order, ("random", "sequential"))
+        object.__setattr__(self, "stop_at_zero", checks.flag("stop_at_zero", self.stop_at_zero))
+        self.couplings()
+
+    def couplings(self) -> NDArray[np.float64]:
+        """γ of every sweep; zero but for RSA."""
+        method, sweeps = self.method, np.arange(len(self.schedule.temperatures()))
+        if not method.coupling:
+            return np.zeros(len(sweeps))
+        with np.errstate(over="ignore"):
+            couplings = method.coupling * np.float64(1 + method.coupling_growth) ** sweeps
+        if not couplings.max() <= MAX_COUPLING:
+            raise McoverError(
+                f"the coupling grows from {method.coupling:g} to {couplings.max():.3g}; it "
+                f"must stay between 0 and {MAX_COUPLING:g}: write a smaller coupling_growth."
+            )
+        return couplings
+
+    def bank_size(self, sites: int) -> int:
+        """Destinations S that are kept for a problem with so many weights."""
+        bank = sites if self.method.bank is None else self.method.bank
+        if bank > sites:
+            raise McoverError(
+                f"bank is {bank}, but the problem has {sites} weights; write a bank of at most "
+                f"{sites}, or bank=None for all of them."
+            )
+        return bank

@@ -1,0 +1,192 @@
+"""Trials of the ±1 perceptron: one instance for each seed, whatever is done with it.
+
+Instance, annealing and message passing have the seeds (seed, 0), (seed, 1) and (seed, 2), so that
+trials of equal n, alpha and ties compare on paired instances.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+
+from mcover import LinearSchedule, MCover, anneal, checks, statistics, teacher_student
+from mcover.annealing import (
+    AnnealOptions,
+    AnnealResult,
+    Method,
+    Problem,
+    Schedule,
+    Ties,
+    Trajectory,
+    amp,
+)
+from mcover.statistics import Estimate
+
+Outcome = dict[str, float]
+
+
+@dataclass(frozen=True)
+class PerceptronTrial:
+    """A ±1 perceptron with its teacher, annealed.
+
+    Of several reads the one of least energy counts, judged on the training patterns alone.
+    """
+
+    kind: ClassVar[str] = "perceptron"
+
+    n: int
+    """Inputs N."""
+    alpha: float
+    """Patterns per input, P/N."""
+    ties: Ties = "redraw"
+    """Patterns on which the teacher is undecided: draw them again, or label them +1."""
+    method: Method = field(default_factory=MCover)
+    schedule: Schedule = field(default_factory=LinearSchedule)
+    reads: int = 1
+
+    def __post_init__(self) -> None:
+        _check_instance(self)
+        AnnealOptions(self.method, self.schedule)
+        checks.counts(self, "reads")
+
+    def anneal(
+        self, seed: int, record: int = 2, interrupt: Callable[[], bool] | None = None
+    ) -> tuple[Outcome, AnnealResult]:
+        """The outcome of the best read, and the result that it is taken from."""
+        _warm_up()
+        problem = _instance(self, seed)
+        result = anneal(
+            problem,
+            self.method,
+            schedule=self.schedule,
+            num_reads=self.reads,
+            seed=[seed, 1],
+            workers=1,
+            record=record,
+            interrupt=interrupt,
+        )
+        if result.interrupted:
+            raise KeyboardInterrupt  # an unfinished annealing has no outcome
+        best = int(np.argmin(result.collapsed_energy))
+        sign_error = problem.generalization_error(result.collapsed_sign)
+        return {
+            "generalization_error": float(result.generalization_error[best]),
+            "generalization_error_sign": float(sign_error[best]),
+            "training_errors": float(result.training_errors[best]),
+            "collapsed_energy": float(result.collapsed_energy[best]),
+            "solved": float(result.collapsed_energy[best] == 0),
+            "energy": float(result.energy[best]),
+            "proposals": float(result.proposals.sum()),
+            "core_seconds": float(result.seconds.sum()),
+        }, result
+
+    def run(self, seed: int) -> Outcome:
+        """Anneals a fresh instance."""
+        return self.anneal(seed)[0]
+
+
+@dataclass(frozen=True)
+class MessagePassingTrial:
+    """Message passing on the instances that annealers meet: what the data allow without them."""
+
+    kind: ClassVar[str] = "message-passing"
+
+    n: int
+    """Inputs N."""
+    alpha: float
+    """Patterns per input, P/N."""
+    ties: Ties = "redraw"
+    """Patterns on which the teacher is undecided: draw them again, or label them +1."""
+
+    def __post_init__(self) -> None:
+        _check_instance(self)
+
+    def run(self, seed: int) -> Outcome:
+        """Runs AMP on a fresh instance."""
+        problem = _instance(self, seed)
+        begin = time.process_time()
+        found = amp(problem.patterns, problem.labels, seed=[seed, 2])
+        energy = float(problem.energy(found.weights))
+        return {
+            "generalization_error": float(problem.generalization_error(found.magnetization)),
+            "generalization_error_sign": float(problem.generalization_error(found.weights)),
+            "training_errors": float(problem.training_errors(found.weights)),
+            "collapsed_energy": energy,
+            "solved": float(energy == 0),
+            "core_seconds": time.process_time() - begin,
+        }
+
+
+def run_paired(
+    trials: Mapping[str, PerceptronTrial], seeds: Sequence[int], workers: int | None = None
+) -> Iterator[tuple[str, Outcome, Trajectory]]:
+    """Runs every trial with every seed on threads, yielding outcomes by name as they come.
+
+    Seeds come in order. Ctrl-C, or leaving the loop early, drops the trials in flight.
+    """
+    halt = threading.Event()
+
+    def one(seed: int) -> list[tuple[str, Outcome, Trajectory]]:
+        found = []
+        for name, trial in trials.items():
+            try:
+                outcome, result = trial.anneal(seed, record=50, interrupt=halt.is_set)
+            except KeyboardInterrupt:  # halted
+                return []
+            found.append((name, outcome, result.trajectory))
+        return found
+
+    pool = ThreadPoolExecutor(workers or checks.cpus())
+    try:
+        for found in pool.map(one, seeds):
+            yield from found
+    finally:
+        halt.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def summarize(outcomes: Sequence[Outcome]) -> dict[str, Estimate]:
+    """Errors, the solved fraction, and the cost of a solution with 99 % certainty (TTS99)."""
+    by_name = {name: [one[name] for one in outcomes] for name in outcomes[0]}
+    solved = [value > 0 for value in by_name["solved"]]
+    return {
+        "generalization_error": statistics.mean(by_name["generalization_error"]),
+        "generalization_error_sign": statistics.mean(by_name["generalization_error_sign"]),
+        "solved": statistics.fraction(solved),
+        "tts_proposals": statistics.time_to_solution(solved, by_name["proposals"]),
+        "tts_seconds": statistics.time_to_solution(solved, by_name["core_seconds"]),
+    }
+
+
+def join(courses: Sequence[Trajectory]) -> Trajectory:
+    """Trajectories of several runs with the same schedule as one."""
+    stacked = {
+        one.name: np.concatenate([getattr(course, one.name) for course in courses])
+        for one in fields(Trajectory)
+        if one.name not in ("sweep", "temperature")
+    }
+    return replace(courses[0], **stacked)
+
+
+def _check_instance(trial: PerceptronTrial | MessagePassingTrial) -> None:
+    checks.counts(trial, "n")
+    object.__setattr__(trial, "alpha", checks.real("alpha", trial.alpha, above=0))
+    checks.choice("ties", trial.ties, ("redraw", "plus"))
+
+
+def _instance(trial: PerceptronTrial | MessagePassingTrial, seed: int) -> Problem:
+    return teacher_student(trial.n, trial.alpha, seed=[seed, 0], ties=trial.ties)
+
+
+@cache
+def _warm_up() -> None:
+    """Compiles and loads once in a process what would count as the time of its first trial."""
+    problem = teacher_student(11, 1.0, seed=0)
+    anneal(problem, MCover(bank=2), num_sweeps=1, seed=0, workers=1, record=2)

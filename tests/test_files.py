@@ -1,0 +1,66 @@
+"""Files are written whole or not at all."""
+
+import errno
+import os
+import stat
+
+import pytest
+
+from mcover import McoverError
+from mcover.files import write_atomic
+
+
+def test_a_file_and_its_folders_are_written_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "a" / "b" / "c.bin"
+    assert write_atomic(path, b"first") == path
+    write_atomic(str(path), lambda file: file.write(b"second") and None)
+    assert path.read_bytes() == b"second"
+    assert [each.name for each in path.parent.iterdir()] == ["c.bin"]
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path):
+    (tmp_path / "plain").write_bytes(b"")
+    write_atomic(tmp_path / "ours", b"")
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "ours")}
+    assert len(modes) == 1
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "target").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_atomic(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
+def test_an_interrupted_write_leaves_what_was_there(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fails(file):
+        file.write(b"half of the n")
+        raise error
+
+    kind = McoverError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(kind, match="file: No space left" if kind is McoverError else None):
+        write_atomic(path, fails)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe")
+    for path, why in (
+        (tmp_path, "it is a folder"),
+        (tmp_path / "file" / "below", "(File exists|Not a directory)"),
+        (tmp_path / ("x" * 300), "too long"),
+        (tmp_path / "pipe", "no ordinary file"),
+        ("nul\0byte", "null"),
+    ):
+        with pytest.raises(McoverError, match=f"cannot write .*{why}"):
+            write_atomic(path, b"")
+    for path in ("", 3, None, b"bytes"):
+        with pytest.raises(McoverError, match="write the path of a file"):
+            write_atomic(path, b"")
