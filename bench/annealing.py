@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+from mcover.annealing.xoshiro import random_weights
 from numba import njit
 
 import mcover
 from mcover.annealing.bits import WORDS, aligned, count, load, spread, total
 from mcover.annealing.kernels import GLAUBER, RANDOM, _perceptron_change, advance
 from mcover.annealing.states import compile_kernels, make_state, pack_columns, state_bytes
-from mcover.annealing.xoshiro import random_weights
 from mcover.routing import draw_bank
 from timing import best_seconds, rows
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from mcover import statistics
 from mcover.lab.studies import find_study, summarize
-from mcover.lab.studies.exchange import read_csv
-from mcover.lab.studies.plan import Plan, by_key
+from mcover.lab.studies.rows import by_key, read_csv
 from mcover.lab.studies.summary import Point
 from mcover.lab.studies.tables import Table, markdown, p_text, text
 from mcover.statistics import Estimate
@@ -32,7 +31,7 @@ class Sweep:
 
     def __init__(self, name: str) -> None:
         study = find_study(name)
-        plan = Plan(study.at("paper"), study.choice("paper"))
+        plan = study.plan("paper")
         rows = by_key(read_csv(HERE / f"{name}.csv"))
         found = summarize(study, "paper", plan, rows).points
         self.points: dict[Place, Point] = {

@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
-
 from mcover.annealing.amp import amp
 from mcover.annealing.bayes import state_evolution
+
 from mcover.errors import McoverError
 
 

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from mcover.annealing.chains import cover_overlap
 
 import reference_annealer as reference
 from interrupting import interruptible
@@ -23,7 +24,6 @@ from mcover import (
     teacher_student,
 )
 from mcover.annealing import AnnealResult, BetaSchedule, CustomSchedule, GeometricSchedule, Settings
-from mcover.annealing.chains import cover_overlap
 from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
 from mcover.routing import draw_bank

@@ -3,11 +3,11 @@
 import math
 
 import pytest
+from mcover.annealing.bayes import algorithmic_threshold, information_threshold, state_evolution
 from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import norm
 
-from mcover.annealing.bayes import algorithmic_threshold, information_threshold, state_evolution
 from mcover.errors import McoverError
 
 

@@ -1,17 +1,24 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
-from mcover import McoverError, anneal, lift, teacher_student
-from mcover.annealing import LinearSchedule
+from mcover import (
+    GaussianRing,
+    LinearSchedule,
+    MCover,
+    McoverError,
+    Vanilla,
+    anneal,
+    lift,
+    teacher_student,
+)
 from mcover.lab.data import load, subset
 from mcover.lab.figures.studies import COLUMN, study_figure
 from mcover.lab.figures.style import save
 from mcover.lab.models import small_mlp
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
-from mcover.lab.studies.cells import canonical, settings_of
-from mcover.lab.studies.kinds import KINDS, find_kind
+from mcover.lab.studies.kinds import KINDS
 from mcover.lab.studies.published import TABLE_1
 from mcover.lab.studies.rows import by_key
 from mcover.lab.studies.study import SCALES
@@ -22,9 +29,7 @@ from mcover.lab.studies.tables import (
     markdown,
     tables,
 )
-from mcover.lab.training.loop import fit
-from mcover.lab.training.settings import Training
-from mcover.topology import GaussianRing
+from mcover.lab.training import RepeatedTrial, Training, fit
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -66,19 +71,16 @@ def test_cells_are_told_apart_and_contrasts_name_series_that_exist(name, scale):
 
 
 def test_methods_meet_the_same_instances():
-    same = {
-        "perceptron": ("n", "alpha", "ties", "schedule"),
-        "committee": ("data", "images", "subset_seed", "hidden", "schedule"),
-        "network": ("data", "images", "model"),
-    }
     for scale in SCALES:
-        met: dict[str, set[str]] = {}
+        met = {}
         for cell in find_study("table-1").at(scale):
-            given = {name: settings_of(cell.trial)[name] for name in same[cell.kind]}
-            if "training" in settings_of(cell.trial):
-                given |= settings_of(cell.trial)["training"] | {"method": None}
-            met.setdefault(cell.kind, set()).add(canonical(given))
-        assert {kind: len(given) for kind, given in met.items()} == dict.fromkeys(same, 1)
+            met.setdefault(cell.kind, set()).add(without_method(cell.trial))
+        assert {kind: len(given) for kind, given in met.items()} == dict.fromkeys(met, 1)
+        assert set(met) == {"perceptron", "committee", "network"}
+
+
+def without_method(trial):
+    return repr([getattr(trial, one.name) for one in fields(trial) if one.name != "method"])
 
 
 def test_a_network_trial_is_the_plain_call():
@@ -95,19 +97,17 @@ def test_a_network_trial_is_the_plain_call():
 
 def test_an_ensemble_votes_with_models_of_its_own_seeds():
     (cell,) = find_study("equal-budget").at("smoke", only="ensemble")
-    run_one = find_kind("network").load().run
-    found = run_one(settings_of(cell.trial), 1)
-    plain = {name: value for name, value in settings_of(cell.trial).items() if name != "ensemble"}
-    alone = run_one({**plain, "ensemble": 1}, 1)
-    assert alone["error"] == run_one(plain, 1)["error"] == alone["cover_error"]
+    found, plain = cell.trial.run(1), cell.trial.trial
+    alone = RepeatedTrial(plain, 1, "vote").run(1)
+    assert alone["error"] == plain.run(1)["error"] == alone["cover_error"]
     assert found["gradients"] == 5 * alone["gradients"]
     assert found["error"] != alone["error"]
-    best = run_one({**plain, "restarts": 5}, 1)
+    best = RepeatedTrial(plain, 5, "best").run(1)
     assert best["cover_error"] == found["cover_error"]
-    assert best["error"] in [run_one(plain, 1)["error"], *_others(plain)]
+    assert best["error"] in [plain.run(1)["error"], *_others()]
 
 
-def _others(settings):
+def _others():
     """Errors of the other members, on the images of trial 1."""
     data = subset(load("digits", normalize=True), 200, 1)
     how = Training(epochs=2, batch=50)
@@ -122,9 +122,7 @@ def test_a_perceptron_trial_is_the_plain_call():
     problem = teacher_student(51, 3.0, seed=[7, 0])
     plain = anneal(
         problem,
-        covers=3,
-        topology=GaussianRing(3, shift=2),
-        bank=10,
+        MCover(covers=3, topology=GaussianRing(3, shift=2), bank=10),
         schedule=LinearSchedule(0.4, 0.01, 0.01),
         seed=[7, 1],
     )
@@ -136,11 +134,10 @@ def test_a_perceptron_trial_is_the_plain_call():
 
 def test_the_best_restart_is_the_one_of_least_training_energy():
     (cell,) = find_study("equal-budget").at("smoke", only="3 restarts")
-    settings = {**settings_of(cell.trial), "n": 31, "alpha": 1.5}
-    found = find_kind("perceptron").load().run(settings, 1)
+    found = replace(cell.trial, n=31, alpha=1.5).run(1)
     problem = teacher_student(31, 1.5, seed=[1, 0])
     schedule = LinearSchedule(0.4, 0.01, 0.01)
-    plain = anneal(problem, "vanilla", schedule=schedule, num_reads=3, seed=[1, 1])
+    plain = anneal(problem, Vanilla(), schedule=schedule, num_reads=3, seed=[1, 1])
     assert found["collapsed_energy"] == plain.collapsed_energy.min()
     best = np.argmin(plain.collapsed_energy)
     assert found["generalization_error"] == plain.generalization_error[best]
@@ -218,7 +215,7 @@ def test_failed_trials_are_counted_and_shown(tmp_path):
 def searched(tmp_path_factory):
     """The smallest study with candidates, each tried with three seeds."""
     study = find_study("low-data")
-    plan = Plan(study.at("smoke"), replace(study.choice("smoke"), seeds=3))
+    plan = Plan(study.at("smoke"), replace(study.plan("smoke").choosing, seeds=3))
     with Store(tmp_path_factory.mktemp("store") / "s.sqlite") as store:
         run(plan, store, Inline())
         return study, plan, by_key(store.rows())

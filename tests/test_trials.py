@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
+from mcover.lab.trials import join, run_trials, summarize
 
 from mcover import GaussianRing, anneal, teacher_student
-from mcover.lab.trials import join, run_trials, summarize
 
 METHODS = {
     "vanilla": {"method": "vanilla", "num_sweeps": 40},

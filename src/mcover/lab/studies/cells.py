@@ -37,8 +37,6 @@ class Trial(Protocol):
 
 def settings_of(trial: Trial) -> dict[str, Any]:
     """What a row keeps of a trial beside its kind: the fields that differ from their defaults."""
-    if hasattr(trial, "__plain__"):
-        return dict(trial.__plain__())
     plain: dict[str, Any] = to_plain(trial)
     return {name: value for name, value in plain.items() if name != "kind"}
 

@@ -1,6 +1,6 @@
-"""What moves the weights, by name: one small class a method.
+"""What moves the weights: one small class for each method that does more than SGD.
 
-A method is given two ways to take gradients: ``fresh()`` on the next batch and ``again()`` on the
+A mover is given two ways to take gradients: ``fresh()`` on the next batch and ``again()`` on the
 same one; both put gradients in place and return the loss per cover.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from numpy.random import SeedSequence
@@ -17,40 +17,54 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcover.errors import McoverError
 from mcover.lab.training.objectives import covers_of, is_covered
-from mcover.lab.training.settings import Training
+from mcover.lab.training.options import (
+    EMA,
+    ON_COVERS,
+    RSGD,
+    SAM,
+    SWA,
+    Elastic,
+    Entropy,
+    Lifted,
+    Method,
+    Training,
+)
+from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD
 
 Gradient = Callable[[], Tensor]
+M = TypeVar("M", bound=Method)
 
 
-class Plain:
-    """SGD on the model as it is, routed covers included.
+class Mover(Generic[M]):
+    """SGD on the model as it is, routed covers included; the base of the others.
 
     Attributes:
         each: whether every cover sees batches of its own.
-        ready: whether the one model is what the method is about: a stopping rule may look at it.
+        ready: whether the collapse is what the method is about: a stopping rule may look at it.
     """
 
     each = False
 
     def __init__(
-        self, model: nn.Module, settings: Training, steps: int, seed: SeedSequence
+        self, model: nn.Module, training: Training, method: M, steps: int, seed: SeedSequence
     ) -> None:
-        self.model, self.settings, self.steps, self.seed = model, settings, steps, seed
+        self.model, self.training, self.method = model, training, method
         self.ready = True
-        self.optimizer = self.make([one for one in model.parameters() if one.requires_grad])
+        parameters = [one for one in model.parameters() if one.requires_grad]
+        self.optimizer = self.make(parameters, steps, seed)
 
-    def make(self, parameters: list[nn.Parameter]) -> Any:
+    def make(self, parameters: list[nn.Parameter], steps: int, seed: SeedSequence) -> Any:
         return torch.optim.SGD(parameters, **self.common)
 
     @property
     def common(self) -> dict[str, Any]:
         """What all of them give to SGD."""
-        momentum = self.settings.momentum
+        momentum = self.training.momentum
         return {
-            "lr": self.settings.lr,
+            "lr": self.training.lr,
             "momentum": momentum,
             "nesterov": momentum > 0,
-            "weight_decay": self.settings.weight_decay,
+            "weight_decay": self.training.weight_decay,
         }
 
     def step(self, fresh: Gradient, again: Gradient) -> Tensor:
@@ -64,32 +78,25 @@ class Plain:
 
     @contextmanager
     def source(self) -> Iterator[nn.Module]:
-        """Inside, the module whose collapse is the one model."""
+        """Inside, the module whose collapse is the outcome."""
         yield self.model
 
 
-class Routed(Plain):
-    """SGD on routed covers; the same as plain SGD, and refuses to be called so without covers."""
-
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        require_covers(self.model, "mcover")
-        return super().make(parameters)
+class _Routed(Mover[Lifted]):
+    def end_epoch(self, epoch: int) -> None:
+        if self.method.redraw_each_epoch:
+            cast(Any, self.model).redraw()
 
 
-class Replicated(Plain):
-    """Covers that attract each other, ever more strongly."""
-
+class _Replicated(Mover[RSGD]):
     each = True
 
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        from mcover.optim import ReplicatedSGD
-
-        coupling = self.settings.coupling
+    def make(self, parameters: list[nn.Parameter], steps: int, seed: SeedSequence) -> Any:
         return ReplicatedSGD(
-            groups(self.model, parameters, "rsgd"),
-            coupling="auto" if coupling is None else coupling,
-            growth=self.settings.option("growth"),
-            steps=self.steps,
+            _groups(self.model, parameters),
+            coupling=self.method.coupling,
+            growth=self.method.growth,
+            steps=steps,
             **self.common,
         )
 
@@ -100,19 +107,14 @@ class Replicated(Plain):
         return total / covers
 
 
-class Elastic(Plain):
-    """Covers tied to a centre that follows them; the centre is the one model."""
-
+class _Elastic(Mover[Elastic]):
     each = True
 
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        from mcover.optim import ElasticSGD
-
-        coupling = self.settings.coupling
+    def make(self, parameters: list[nn.Parameter], steps: int, seed: SeedSequence) -> Any:
         return ElasticSGD(
-            groups(self.model, parameters, "elastic"),
-            coupling="auto" if coupling is None else coupling,
-            period=self.settings.option("period"),
+            _groups(self.model, parameters),
+            coupling=self.method.coupling,
+            period=self.method.period,
             **self.common,
         )
 
@@ -122,35 +124,33 @@ class Elastic(Plain):
             yield self.model
 
 
-class Entropic(Plain):
-    """Entropy-SGD; a step takes as many batches as its walk has gradients."""
+class _Entropic(Mover[Entropy]):
+    """A step takes as many batches as its walk has gradients."""
 
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        from mcover.optim import EntropySGD
-
-        option = self.settings.option
+    def make(self, parameters: list[nn.Parameter], steps: int, seed: SeedSequence) -> Any:
+        how = self.method
         return EntropySGD(
             parameters,
             **self.common
-            | {"lr": option("outer_lr"), "inner_lr": self.settings.lr, "noise": option("langevin")},
-            **{name: option(name) for name in ("inner_steps", "scope", "scoping")},
-            seed=self.seed,
+            | {"lr": how.outer_lr, "inner_lr": self.training.lr, "noise": how.langevin},
+            inner_steps=how.inner_steps,
+            scope=how.scope,
+            scoping=how.scoping,
+            seed=seed,
         )
 
     def step(self, fresh: Gradient, again: Gradient) -> Tensor:
         return cast(Tensor, self.optimizer.step(fresh))
 
 
-class Averaged(Plain):
-    """SWA: the mean of the weights at the end of each epoch after a share of them."""
-
+class _Averaged(Mover[SWA]):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.average: AveragedModel | None = None
         self.ready = False
 
     def end_epoch(self, epoch: int) -> None:
-        if epoch > self.settings.option("average_from") * self.settings.epochs:
+        if epoch > self.method.average_from * self.training.epochs:
             self.average = self.average or AveragedModel(self.model)
             self.average.update_parameters(self.model)
             self.ready = True
@@ -160,45 +160,40 @@ class Averaged(Plain):
         yield self.model if self.average is None else self.average.module
 
 
-class Ema(Averaged):
-    """The exponential moving average of the weights over all steps."""
-
-    average: AveragedModel
-
+class _MovingAverage(Mover[EMA]):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        decay = get_ema_multi_avg_fn(self.settings.option("decay"))
+        decay = get_ema_multi_avg_fn(self.method.decay)
         self.average = AveragedModel(self.model, multi_avg_fn=decay)
-        self.ready = True
 
     def step(self, fresh: Gradient, again: Gradient) -> Tensor:
         loss = super().step(fresh, again)
         self.average.update_parameters(self.model)
         return loss
 
-    def end_epoch(self, epoch: int) -> None:
-        """Nothing: every step counts."""
+    @contextmanager
+    def source(self) -> Iterator[nn.Module]:
+        yield self.average.module
 
 
-class SharpnessAware(Plain):
-    """SAM: the gradient is taken a little uphill."""
-
-    def make(self, parameters: list[nn.Parameter]) -> Any:
+class _SharpnessAware(Mover[SAM]):
+    def make(self, parameters: list[nn.Parameter], steps: int, seed: SeedSequence) -> Any:
         try:
-            from pytorch_optimizer import SAM
+            import pytorch_optimizer
         except ImportError as error:
             raise McoverError(
-                "method 'sam' needs pytorch_optimizer, which is not installed: "
-                "pip install 'mcover[rivals]'."
+                "SAM needs pytorch_optimizer, which is not installed: pip install 'mcover[rivals]'."
             ) from error
-        return SAM(parameters, torch.optim.SGD, rho=self.settings.option("rho"), **self.common)
+        return pytorch_optimizer.SAM(
+            parameters, torch.optim.SGD, rho=self.method.rho, **self.common
+        )
 
     def step(self, fresh: Gradient, again: Gradient) -> Tensor:
         loss = fresh()
         try:
             self.optimizer.step(again)
         except BaseException:
-            with torch.no_grad():  # uphill is no place to be left at
+            with torch.no_grad():  # an interrupt must not leave the weights uphill
                 for weight, state in self.optimizer.state.items():
                     if "old_p" in state:
                         weight.copy_(state.pop("old_p"))
@@ -206,29 +201,38 @@ class SharpnessAware(Plain):
         return loss
 
 
-METHODS: dict[str, type[Plain]] = {
-    "sgd": Plain,
-    "mcover": Routed,
-    "rsgd": Replicated,
-    "elastic": Elastic,
-    "entropy": Entropic,
-    "swa": Averaged,
-    "ema": Ema,
-    "sam": SharpnessAware,
+_MOVERS: dict[type, type[Mover[Any]]] = {
+    Lifted: _Routed,
+    RSGD: _Replicated,
+    Elastic: _Elastic,
+    Entropy: _Entropic,
+    SWA: _Averaged,
+    EMA: _MovingAverage,
+    SAM: _SharpnessAware,
 }
 
 
-def require_covers(model: nn.Module, method: str) -> None:
-    if not is_covered(model):
-        raise McoverError(
-            f"method {method!r} acts on covers, and the model is a plain "
-            f"{type(model).__name__}; write mcover.lift(model, covers=4, topology=...)."
-        )
+def mover_of(
+    model: nn.Module, training: Training, method: Method, steps: int, seed: SeedSequence
+) -> Mover[Any]:
+    """The mover of a method; refuses a model that the method cannot act on."""
+    if isinstance(method, ON_COVERS):
+        name = type(method).__name__
+        if not is_covered(model):
+            raise McoverError(
+                f"{name} acts on covers, and the model is a plain {type(model).__name__}; "
+                f"write mcover.lift(model, covers={method.covers}, topology=...)."
+            )
+        if covers_of(model) != method.covers:
+            raise McoverError(
+                f"the model has {covers_of(model)} covers, and {name} has {method.covers}; write "
+                f"{name}(covers={covers_of(model)})."
+            )
+    return _MOVERS.get(type(method), Mover)(model, training, method, steps, seed)
 
 
-def groups(model: nn.Module, parameters: list[nn.Parameter], method: str) -> list[dict[str, Any]]:
+def _groups(model: nn.Module, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
     """Stacked parameters, and apart from them those that all covers share."""
-    require_covers(model, method)
     stacked = {id(one) for one in cast(Any, model).stacks().values()}
     covers = [one for one in parameters if id(one) in stacked]
     shared = [one for one in parameters if id(one) not in stacked]
