@@ -12,11 +12,15 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from mcover.annealing.amp import amp
-from mcover.annealing.bayes import algorithmic_threshold, information_threshold, state_evolution
 
 import mcover
 from mcover import statistics
+from mcover.annealing import (
+    algorithmic_threshold,
+    amp,
+    information_threshold,
+    state_evolution,
+)
 from mcover.lab.figures.style import COLOURS, save
 
 N = 1000

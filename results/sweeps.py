@@ -1,9 +1,8 @@
 """What the sweeps of the ±1 perceptron say when points are taken together, seed by seed.
 
-    python results/sweeps.py
-
-Reads ``loading.csv``, ``perceptron-topology.csv`` and ``covers.csv`` beside this file and writes
-``sweeps.md``: their tables in short form, and paired comparisons of averages over several points.
+Reads ``loading.csv``, ``perceptron-topology.csv`` and ``covers.csv`` beside this file and makes
+their tables in short form, and paired comparisons of averages over several points; ``page.py``
+writes them to ``sweeps.md``, and most of them to ``README.md``.
 A seed is one instance at every point, so an average over points is one number a seed, and n is the
 number of seeds that all points of a study share.
 """
@@ -258,11 +257,7 @@ def covers() -> list[Table]:
     ]
 
 
-def main() -> None:
+def page() -> str:
+    """All of them, for ``sweeps.md``."""
     tables = [*loading(), *topology(), *covers()]
-    parts = [f"**{table.title}**\n\n{markdown(table)}\n" for table in tables]
-    (HERE / "sweeps.md").write_text("\n".join(parts))
-
-
-if __name__ == "__main__":
-    main()
+    return "\n".join(f"**{table.title}**\n\n{markdown(table)}\n" for table in tables)

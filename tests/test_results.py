@@ -1,5 +1,6 @@
 """The committed rows: every cell of every study finds its own, and reruns give them again."""
 
+import importlib
 from collections import Counter
 from pathlib import Path
 
@@ -32,6 +33,13 @@ COUNTS = {
     "low-data": {"network": 227},
     "low-data-conv": {"network": 118},
 }
+
+
+def test_the_pages_are_what_the_rows_give(monkeypatch):
+    monkeypatch.syspath_prepend(RESULTS)
+    page = importlib.import_module("page")
+    for path, text in page.pages().items():
+        assert path.read_text() == text, "run 'python results/page.py'"
 
 
 @pytest.fixture(scope="module")

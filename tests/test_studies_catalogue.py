@@ -39,7 +39,7 @@ def test_every_study_runs_at_smoke_scale_and_is_drawn(name, tmp_path):
     with Store(tmp_path / "s.sqlite") as store:
         ran = run(plan, store, Inline())
         assert ran.failed == 0
-        assert ran.new == plan.total(by_key(store.rows()))
+        assert (ran.new, ran.new) == plan.progress(by_key(store.rows()))
         rows = by_key(store.rows())
     summary = summarize(study, "smoke", plan, rows)
     assert summary.done == summary.total == len(rows)

@@ -198,16 +198,15 @@ def _exponents(study: Study, points: Sequence[Point]) -> list[Exponent]:
         line = [p for p in points if (p.cell.panel, p.cell.series) == (panel, series)]
         if len(line) < 2:
             continue
-        x = np.log([point.cell.x for point in line if point.cell.x is not None])
+        sizes = [point.cell.x for point in line if point.cell.x is not None]
         seeds = set.intersection(*(set(point.values) for point in line))
         if not seeds:
             continue
-        slopes = [
-            float(np.polyfit(x, np.log([point.values[seed] for point in line]), 1)[0])
-            for seed in sorted(seeds)
-        ]
-        expected = np.polyfit(x, np.log([growth.cost(float(np.exp(one))) for one in x]), 1)[0]
-        found.append(
-            Exponent(panel, series, statistics.mean(slopes), growth.formula, float(expected))
-        )
+        slopes = [_slope(sizes, [point.values[seed] for point in line]) for seed in sorted(seeds)]
+        expected = _slope(sizes, [growth.cost(size) for size in sizes])
+        found.append(Exponent(panel, series, statistics.mean(slopes), growth.formula, expected))
     return found
+
+
+def _slope(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
