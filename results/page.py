@@ -9,6 +9,7 @@ The prose is in ``README.md.j2``. In there, ``{{ table(study, title) }}`` is a t
 """
 
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from jinja2 import Environment, StrictUndefined
 
 from mcover.lab.studies import Summary, find_study, summarize
 from mcover.lab.studies.rows import by_key, read_csv
-from mcover.lab.studies.tables import Table, markdown, tables
+from mcover.lab.studies.tables import Table
 
 HERE = Path(__file__).parent
 TEMPLATE = HERE / "README.md.j2"
@@ -39,13 +40,13 @@ def _readme() -> str:
 
     def table(name: str, title: str, without: tuple[str, ...] = ()) -> str:
         """A table of a study; lines that have one of some words in them may be left out."""
-        found = _one(tables(summary(name)), title)
+        found = _one(summary(name).tables, title)
         lines = tuple(
             line
             for line in found.lines
             if not any(word in cell for word in without for cell in line)
         )
-        return markdown(Table(title, found.header, lines))
+        return Table(title, found.header, lines).markdown()
 
     @cache
     def swept() -> list[Table]:
@@ -55,12 +56,12 @@ def _readme() -> str:
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         table=table,
-        sweep=lambda title: markdown(_one(swept(), title)),
+        sweep=lambda title: _one(swept(), title).markdown(),
         amp=(HERE / "amp.md").read_text(encoding="utf-8").strip(),
     )
 
 
-def _one(found: list[Table], title: str) -> Table:
+def _one(found: Sequence[Table], title: str) -> Table:
     fitting = [one for one in found if one.title.startswith(title)]
     if len(fitting) != 1:
         names = "; ".join(one.title for one in found)

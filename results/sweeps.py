@@ -16,7 +16,7 @@ from mcover import statistics
 from mcover.lab.studies import find_study, summarize
 from mcover.lab.studies.rows import by_key, read_csv
 from mcover.lab.studies.summary import Point
-from mcover.lab.studies.tables import Table, markdown, p_text, text
+from mcover.lab.studies.tables import Table, p_text, text
 from mcover.statistics import Estimate
 
 HERE = Path(__file__).parent
@@ -260,4 +260,4 @@ def covers() -> list[Table]:
 def page() -> str:
     """All of them, for ``sweeps.md``."""
     tables = [*loading(), *topology(), *covers()]
-    return "\n".join(f"**{table.title}**\n\n{markdown(table)}\n" for table in tables)
+    return "\n".join(f"**{table.title}**\n\n{table.markdown()}\n" for table in tables)

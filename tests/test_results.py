@@ -12,7 +12,6 @@ from mcover.lab.studies import STUDIES, find_study, summarize
 from mcover.lab.studies.cells import config_of
 from mcover.lab.studies.kinds import find_kind
 from mcover.lab.studies.rows import by_key, read_csv
-from mcover.lab.studies.tables import tables
 from mcover.plain import from_plain
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -60,7 +59,7 @@ def test_every_cell_finds_its_rows(name, rows):
 def test_committed_rows_are_summarized(name, rows):
     study = find_study(name)
     summary = summarize(study, "paper", study.plan("paper"), rows)
-    assert all(table.lines for table in tables(summary))
+    assert all(table.lines for table in summary.tables)
 
 
 def trial_of(row):

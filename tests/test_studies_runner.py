@@ -14,7 +14,7 @@ from mcover import McoverError
 from mcover.lab.studies import Inline, Plan, Processes, Store, run
 from mcover.lab.studies.cells import Cell, Choice
 from mcover.lab.studies.rows import by_key
-from mcover.lab.studies.runner import ATTEMPTS, Quiet, TrialError
+from mcover.lab.studies.runner import ATTEMPTS, TrialError, View
 from mcover.lab.studies.study import Choosing
 
 TESTS = Path(__file__).parent
@@ -114,7 +114,7 @@ def test_a_worker_that_is_killed_once_costs_nothing(store, tmp_path):
     engine = Processes(2)
     killed = set()
 
-    class Killer(Quiet):
+    class Killer(View):
         def tick(self, running: int) -> None:
             workers = (
                 [line.split() for line in log.read_text().splitlines()] if log.exists() else []

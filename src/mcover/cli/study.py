@@ -28,11 +28,12 @@ from mcover.lab.studies import (
     run,
     summarize,
 )
-from mcover.lab.studies import tables as texts
 from mcover.lab.studies.live import watching
 from mcover.lab.studies.rows import Row, by_key, read_csv, write_csv
 from mcover.lab.studies.store import DEFAULT
 from mcover.lab.studies.study import SCALES, Rows, Scale
+from mcover.lab.studies.summary import outcome_table
+from mcover.lab.studies.tables import Table as TextTable
 from mcover.progress import announced, console, errors
 
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
@@ -88,12 +89,12 @@ class Show:
             return
         with announced(f"summarizing {study.name}"):
             summary = summarize(study, self.scale, plan, have)
-        asked = texts.tables(summary)
+        asked: Sequence[TextTable] = summary.tables
         if self.outcome is not None:
-            asked = [texts.outcome_table(summary, self.outcome)]
+            asked = [outcome_table(summary, self.outcome)]
         if self.markdown:
             for table in asked:
-                text = f"**{table.title}**\n\n{texts.markdown(table)}\n"
+                text = f"**{table.title}**\n\n{table.markdown()}\n"
                 console.print(text, markup=False, soft_wrap=True)
         else:
             _print(summary, asked)
@@ -145,7 +146,7 @@ class Run:
         if have:
             with announced(f"summarizing {study.name}"):
                 summary = summarize(study, self.scale, plan, have)
-            _print(summary, texts.tables(summary))
+            _print(summary, summary.tables)
             _draw(summary, self.figures)
         if ran.interrupted:
             sys.exit(130)
@@ -239,7 +240,7 @@ def _cells(plan: Plan) -> Table:
     return table
 
 
-def _print(summary: Summary, asked: Sequence[texts.Table]) -> None:
+def _print(summary: Summary, asked: Sequence[TextTable]) -> None:
     for plain in asked:
         table = Table(title=Text(plain.title), title_justify="left", show_edge=False)
         for number, name in enumerate(plain.header):

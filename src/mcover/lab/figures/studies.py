@@ -30,6 +30,10 @@ _FAR = 0.6
 """Least share of the largest value from which on a common zero would hide what differs."""
 _SCREEN = 3.9
 """Width of a panel on a page: its print is legible on a phone."""
+_CURVE: Any = {"markersize": 3.5, "linewidth": 1.1, "elinewidth": 0.9, "capsize": 1.5}
+_MEAN: Any = {"color": "0.1", "marker": "|", "markersize": 8, "capsize": 2, "linewidth": 1.1}
+_PUBLISHED: Any = {"marker": "s", "markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
+_PUBLISHED |= {"elinewidth": 0.7, "capsize": 2, "zorder": 3}
 _FONT: Any = {"font.size": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
 _FONT |= {"legend.fontsize": 7, "axes.titlesize": 8, "figure.titlesize": 8, "pdf.fonttype": 42}
 
@@ -125,19 +129,8 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
         colour, marker, line = styles[series]
         beside = 0.0 if growth else _APART * (number - middle_one)
         x, (middle, low, high) = _curve(of)
-        drawn = axes.errorbar(
-            x,
-            middle,
-            yerr=[middle - low, high - middle],
-            color=colour,
-            marker=marker,
-            linestyle=line,
-            markersize=3.5,
-            linewidth=1.1,
-            elinewidth=0.9,
-            capsize=1.5,
-            label=series,
-        )
+        how: Any = {"color": colour, "marker": marker, "linestyle": line, "label": series}
+        drawn = axes.errorbar(x, middle, yerr=[middle - low, high - middle], **_CURVE, **how)
         shift = _push(axes, drawn, beside)
         drawn[0].set_gid(f"{LINE}{COLOURS.index(colour)}")
         for point in of:
@@ -204,16 +197,8 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
         value = point.value
         if value is None:
             continue
-        axes.errorbar(
-            [value.value],
-            [at],
-            xerr=[[value.value - value.low], [value.high - value.value]],
-            color="0.1",
-            marker="|",
-            markersize=8,
-            capsize=2,
-            linewidth=1.1,
-        )
+        span = [[value.value - value.low], [value.high - value.value]]
+        axes.errorbar([value.value], [at], xerr=span, **_MEAN)
         if named:
             _name(axes, at, value.value, at)
         if point.cell.published is not None:
@@ -230,16 +215,4 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
 
 def _mark(axes: Axes, x: float, y: float, colour: str, **more: Any) -> ErrorbarContainer:
     """A published value with its half-width, along x or y."""
-    return axes.errorbar(
-        [x],
-        [y],
-        color=colour,
-        marker="s",
-        markersize=4,
-        markerfacecolor="none",
-        linestyle="none",
-        elinewidth=0.7,
-        capsize=2,
-        zorder=3,
-        **more,
-    )
+    return axes.errorbar([x], [y], color=colour, **_PUBLISHED, **more)

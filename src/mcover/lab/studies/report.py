@@ -18,7 +18,7 @@ from mcover.lab.studies.catalogue import STUDIES
 from mcover.lab.studies.rows import Row, by_key, origin
 from mcover.lab.studies.study import SCALES, Plan, Rows, Scale, Study
 from mcover.lab.studies.summary import Point, Summary, summarize
-from mcover.lab.studies.tables import NOTHING, Table, cell_tables, further_tables, text
+from mcover.lab.studies.tables import NOTHING, Table, text
 
 Progress = Callable[[float, str], None]
 _ENOUGH = 0.5
@@ -64,8 +64,6 @@ def write_report(
         beside=_beside([summary for summary, _ in sections]),
         missing=[study for study in STUDIES.values() if study.name not in shown],
         origins=_origins(rows),
-        measured=cell_tables,
-        further=further_tables,
         long=_LONG,
     )
     return write_atomic(target, page.encode())

@@ -162,8 +162,8 @@ def _follow(parent: int) -> None:
     os._exit(1)
 
 
-class View(Protocol):
-    """What shows a run to whoever waits for it."""
+class View:
+    """What shows a run to whoever waits for it: nothing, unless its methods are written."""
 
     def begin(self, rows: list[Row], done: int, total: int) -> None:
         """Rows that are there already, trials of the plan among them, and trials in all."""
@@ -173,16 +173,6 @@ class View(Protocol):
 
     def tick(self, running: int) -> None:
         """Called a few times a second."""
-
-
-class Quiet:
-    """Shows nothing."""
-
-    def begin(self, rows: list[Row], done: int, total: int) -> None: ...
-
-    def add(self, row: Row) -> None: ...
-
-    def tick(self, running: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -206,7 +196,7 @@ def run(plan: Plan, store: Store, engine: Engine, view: View | None = None) -> R
     Raises:
         TrialError: a trial ended with an error other than McoverError. Those in flight are kept.
     """
-    state = _Run(store, engine, view or Quiet())
+    state = _Run(store, engine, view or View())
     rows = store.rows(plan.configs())
     have = by_key(rows)
     try:
