@@ -403,3 +403,24 @@ def test_conflicting_rows_are_refused_and_both_are_shown(tmp_path):
         with pytest.raises(McoverError, match=r"(?s)value = 0\.25.*value = 0\.75"):
             store.put([row(1), row(0, 0.75)], strict=True)
         assert [one.outcome["value"] for one in store.rows()] == [0.25]
+
+
+def test_claims_of_a_stopped_process_do_not_hold(tmp_path):
+    path = tmp_path / "s.sqlite"
+    code = (
+        "import sys; from mcover.lab.studies.store import Store; store = Store(sys.argv[1]);"
+        "store.claim((sys.argv[2], 0)); print('claimed', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(path), key(0)[0]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert other.stdout.readline() == b"claimed\n"
+    with Store(path) as store:
+        assert store.claim(key(0)) == "taken"
+        other.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        assert store.claim(key(0)) == "ours"
+    other.kill()
+    other.communicate()

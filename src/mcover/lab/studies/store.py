@@ -189,7 +189,7 @@ class Store:
         # No claim lasts longer than a lease: a later one is of a clock that was wrong.
         if not isinstance(until, float) or not now < until <= now + LEASE_SECONDS + 1:
             return False
-        return host != self._host or (isinstance(pid, int) and psutil.pid_exists(pid))
+        return host != self._host or (isinstance(pid, int) and _goes_on(pid))
 
     def _checked(self, config: Any, seed: Any, text: Any, digest: Any) -> Row | str:
         """A row, or what is wrong with it: its content must be what was written under its key."""
@@ -363,6 +363,16 @@ def _connect(path: Path, writable: bool) -> sqlite3.Connection:
     if writable:
         connection.execute("PRAGMA synchronous = FULL")
     return connection
+
+
+def _goes_on(pid: int) -> bool:
+    """Whether a process of this machine is there and not stopped (Ctrl-Z)."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except (psutil.NoSuchProcess, ValueError, OverflowError):
+        return False
+    except psutil.AccessDenied:
+        return True
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
