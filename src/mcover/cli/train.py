@@ -105,12 +105,12 @@ class Train:
         console.print(f"picture: {save(training_figure(histories, title), picture)}")
 
     def _show(self, line: Line, number: int) -> Callable[[Status], None]:
-        which = f"seed {number + 1}/{self.seeds} " if self.seeds > 1 else ""
-
         def show(status: Status) -> None:
-            error = f" error {status.collapse_error:.1%}" if status.collapse_error >= 0 else ""
-            epochs = f"{status.epoch}/{self.trial.training.epochs}"
-            text = f"{which}epoch {epochs} loss {status.loss:.2g}{error}"
+            text = f"epoch {status.epoch}/{self.trial.training.epochs} loss {status.loss:.2g}"
+            if self.seeds > 1:
+                text = f"seed {number + 1}/{self.seeds} epoch {status.epoch}"
+            if status.collapse_error >= 0:  # not before the first evaluation
+                text += f" error {status.collapse_error:.1%}"
             line((number + status.share) / self.seeds, text)
 
         return show
