@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from mcover.errors import McoverError, TooLargeError
 from mcover.lab.data import Dataset, files, holdout, load, read_idx, subset
-from mcover.lab.data.sources import binarized
 from mcover.lab.data.files import parse_idx
+from mcover.lab.data.sources import binarized
 
 CODES = {"u1": 8, "i1": 9, ">i2": 11, ">i4": 12, ">f4": 13, ">f8": 14}
 

@@ -227,7 +227,7 @@ def test_the_live_line_fits_80_columns(seeds, monkeypatch):
     monkeypatch.setattr("mcover.progress.errors", terminal)
     with progress.live_line() as line:
         show = Train(CommitteeTrial(), seeds=seeds)._show(line, seeds - 1)
-        show(Status(0.999, 20_000, 1.234e-5, 0.5, 0.4567))
+        show(Status(0.999, 20_000, 1.234e-5, 0.4567))
         line._bar.refresh()
         shown = line._bar.get_renderable()
         texts = ["".join(part.text for part in row) for row in terminal.render_lines(shown)]

@@ -215,11 +215,12 @@ def load(path: str | Path) -> nn.Module:
 
 
 def _paths(path: str | Path) -> tuple[Path, Path]:
-    text = checks.instance("path", path, (str, Path), "a path without an ending, e.g. 'out/train'")
-    if not Path(text).name or "\0" in str(text):
-        raise McoverError(f"path is {str(text)!r}; write a path without an ending: 'out/train'.")
-    target = Path(text)
-    return tuple(target.with_name(target.name + end) for end in (".safetensors", ".json"))  # type: ignore[return-value]
+    example = "a path without an ending, e.g. 'out/train'"
+    target = Path(checks.instance("path", path, (str, Path), example))  # type: ignore[arg-type]
+    if not target.name or "\0" in str(target):
+        raise McoverError(f"path is {str(path)!r}; write {example}.")
+    weights, config = (target.with_name(target.name + end) for end in (".safetensors", ".json"))
+    return weights, config
 
 
 @contextmanager

@@ -49,8 +49,7 @@ class Proposal:
         method = MCover(self.covers, _RING, self.bank)
 
         def spent(sweeps: int) -> tuple[float, float]:
-            given = {"num_sweeps": sweeps, "seed": [seed, 1], "workers": 1, "record": 2}
-            result = anneal(problem, method, **given)
+            result = anneal(problem, method, num_sweeps=sweeps, seed=[seed, 1], workers=1, record=2)
             return float(result.seconds[0]), float(result.proposals[0])
 
         spent(1)  # compiles, or loads what was compiled
@@ -129,7 +128,7 @@ class CostTrial:
 _PERCEPTRON = Proposal(n=256, patterns=2048, covers=3, bank=10, sweeps=1)
 _COMMITTEE = replace(_PERCEPTRON, n=64, hidden=9)
 _MLP = Step(sizes=(512, 512, 512, 10), covers=5, blocks=8, batch=256, steps=1)
-_BASES: dict[str, Proposal | Step] = {PERCEPTRON: _PERCEPTRON, COMMITTEE: _COMMITTEE, MLP: _MLP}
+_BASES: dict[str, Any] = {PERCEPTRON: _PERCEPTRON, COMMITTEE: _COMMITTEE, MLP: _MLP}
 _BANK, _PATTERNS, _COVERS = "destinations S", "patterns P", "covers M"
 _SITES, _HIDDEN = "weights N, exact lift", "hidden units K"
 _BATCH, _BLOCKS, _WIDTH = "batch B", "blocks G", "width d"

@@ -90,7 +90,7 @@ def directed(noise: float = 0.05, redraw_every: int | None = 10, **more: Any) ->
     routing = {"redraw_every": redraw_every, "bank": 8} | {
         name: more.pop(name) for name in ("bank", "destinations", "granularity") if name in more
     }
-    return Lifted(noise=noise, routing=Directed(**routing), **more)  # type: ignore[arg-type]
+    return Lifted(noise=noise, routing=Directed(**routing), **more)
 
 
 # What the search of the directed lift goes through: one change at a time from the first try.
