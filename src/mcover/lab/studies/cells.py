@@ -16,6 +16,8 @@ from mcover.plain import to_plain
 Plain = Mapping[str, Any]
 Key = tuple[str, int]
 """Config and seed: what a row of the store is found by."""
+TableOfPaper = Mapping[tuple[str, str], Published]
+"""By panel and series."""
 
 _DIGITS = 20
 
@@ -90,6 +92,17 @@ class Cell:
     def config(self) -> str:
         """Hash of the trial."""
         return config_of(self.trial)
+
+
+def panel_cells(
+    lines: Mapping[str, Trial], panel: str, trials: int, published: TableOfPaper | None = None
+) -> tuple[Cell, ...]:
+    """A cell for each line of a panel, beside what the paper states for it."""
+    known = published or {}
+    return tuple(
+        Cell(trial, series, panel, trials=trials, published=known.get((panel, series)))
+        for series, trial in lines.items()
+    )
 
 
 @dataclass(frozen=True)
