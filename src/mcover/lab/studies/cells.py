@@ -94,17 +94,6 @@ class Cell:
         return config_of(self.trial)
 
 
-def panel_cells(
-    lines: Mapping[str, Trial], panel: str, trials: int, published: TableOfPaper | None = None
-) -> tuple[Cell, ...]:
-    """A cell for each line of a panel, beside what the paper states for it."""
-    known = published or {}
-    return tuple(
-        Cell(trial, series, panel, trials=trials, published=known.get((panel, series)))
-        for series, trial in lines.items()
-    )
-
-
 @dataclass(frozen=True)
 class Job:
     """One trial: what a worker is handed."""
@@ -160,3 +149,14 @@ def _whole(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_whole(of) for of in value]
     return value
+
+
+def panel_cells(
+    lines: Mapping[str, Trial], panel: str, trials: int, published: TableOfPaper | None = None
+) -> tuple[Cell, ...]:
+    """A cell for each line of a panel, beside what the paper states for it."""
+    known = published or {}
+    return tuple(
+        Cell(trial, series, panel, trials=trials, published=known.get((panel, series)))
+        for series, trial in lines.items()
+    )
