@@ -54,7 +54,7 @@ class Mlp:
         object.__setattr__(self, "sizes", tuple(checks.whole("a size", n, 1) for n in sizes))
         weights = sum(a * b for a, b in pairwise(self.sizes))
         checks.memory(8 * weights, f"a network of {self}", "take smaller layers")
-        object.__setattr__(self, "dropout", checks.real("dropout", self.dropout, 0, below=1))
+        checks.numbers_of(self, "dropout", least=0, below=1)
 
     def __str__(self) -> str:
         return "-".join(map(str, self.sizes))
@@ -110,7 +110,7 @@ class Conv:
         weights = 9 * sum(a * b for a, b in pairwise((1, *self.channels)))
         last = self.channels[-1] * self.size[0] * self.size[1] * self.classes
         checks.memory(8 * (weights + last), f"{self}", "take fewer channels")
-        object.__setattr__(self, "dropout", checks.real("dropout", self.dropout, 0, below=1))
+        checks.numbers_of(self, "dropout", least=0, below=1)
 
     def __str__(self) -> str:
         return f"convolutions {'-'.join(map(str, self.channels))}-{self.classes}"
