@@ -6,8 +6,8 @@ import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -152,7 +152,7 @@ class _Loop:
         self.epochs = self.evaluated = self.gradients = self.steps_since = 0
         self.loss = torch.zeros((), device=self.device)
         self.seconds = 0.0
-        self.rows: list[_Evaluation] = []
+        self.rows: list[dict[str, Any]] = []
         self.single = model
         self._shown = time.monotonic()
 
@@ -220,11 +220,16 @@ class _Loop:
                 f"lr (it is {self.training.lr}) or less noise."
             )
         self.single = self.collapsed()
-        covers = self.objective.cover_errors(self.model, *self.test)
-        routed = self.objective.routed_errors(self.model, *self.test)
-        collapse = float(self.objective.cover_errors(self.single, *self.test)[0])
         self.rows.append(
-            _Evaluation(done, loss, covers, routed, collapse, self.seconds, self.gradients)
+            {
+                "epoch": done,
+                "train_loss": loss,
+                "cover_error": self.objective.cover_errors(self.model, *self.test),
+                "routed_error": self.objective.routed_errors(self.model, *self.test),
+                "collapse_error": self.objective.cover_errors(self.single, *self.test)[0],
+                "seconds": self.seconds,
+                "gradients": self.gradients,
+            }
         )
         self.loss.zero_()
         self.steps_since = 0
@@ -246,28 +251,16 @@ class _Loop:
         last = self.rows[-1] if self.rows else None
         done = self.batches.taken
         share, epoch = min(done / self.total, 1.0), -(-done // self.batches.length)
-        self.progress(Status(share, epoch, float(loss), last.collapse_error if last else np.nan))
+        self.progress(Status(share, epoch, float(loss), last["collapse_error"] if last else np.nan))
 
     def history(self) -> History:
+        names = [one.name for one in fields(History) if one.name not in ("stopped", "model")]
         columns: dict[str, Any] = {
-            name: np.array([getattr(row, name) for row in self.rows])
-            for name in _Evaluation._fields
+            name: np.array([row[name] for row in self.rows]) for name in names
         }
-        if any(row.routed_error is None for row in self.rows):
+        if columns["routed_error"].dtype == object:  # of None
             columns["routed_error"] = None
         return History(**columns, stopped=self.stopped, model=self.single)
-
-
-class _Evaluation(NamedTuple):
-    """One entry of a history."""
-
-    epoch: float
-    train_loss: float
-    cover_error: Floats
-    routed_error: Floats | None
-    collapse_error: float
-    seconds: float
-    gradients: int
 
 
 class Batches:

@@ -39,9 +39,6 @@ class Proposal:
         checks.counts(self, "n", "patterns", "covers", "sweeps", "hidden")
         checks.counts(self, "bank", optional=True)
 
-    def prepare(self) -> None:
-        """Nothing is needed."""
-
     def seconds(self, seed: int) -> float:
         """What sweeps add: a short run is taken off a longer one, and with it the setup."""
         alpha = self.patterns / (self.n * self.hidden)
@@ -74,10 +71,6 @@ class Step:
 
     def __post_init__(self) -> None:
         checks.counts(self, "covers", "blocks", "batch", "steps")
-
-    def prepare(self) -> None:
-        """Refuses at once where torch is missing."""
-        require_torch("this study trains networks")
 
     def seconds(self, seed: int) -> float:
         """The fastest of some steps."""
@@ -118,7 +111,9 @@ class CostTrial:
         checks.instance("update", self.update, (Proposal, Step), "a Proposal(...) or a Step(...)")
 
     def prepare(self) -> None:
-        self.update.prepare()
+        """Refuses at once where torch is missing."""
+        if isinstance(self.update, Step):
+            require_torch("this study trains networks")
 
     def run(self, seed: int) -> dict[str, float]:
         """Microseconds of one update."""
