@@ -301,6 +301,20 @@ def test_a_network_comes_back_from_disk(tmp_path, kind):
         models.load(tmp_path / "missing")
 
 
+def test_a_model_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    old, new = TINY.build(seed=0), TINY.build(seed=1)
+    models.save(old, TINY, tmp_path / "net")
+
+    def full(*given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(McoverError, match=r"cannot write .*No space left"):
+        models.save(new, TINY, tmp_path / "net")
+    assert torch.equal(models.load(tmp_path / "net")[1].weight, old[1].weight)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.json", "net.safetensors"]
+
+
 @pytest.mark.parametrize(("sizes", "dropout"), [((3,), 0.0), ((3, 0, 1), 0.0), ((3, 1), 1.0)])
 def test_networks_that_cannot_be_are_refused(sizes, dropout):
     with pytest.raises(McoverError, match="write"):

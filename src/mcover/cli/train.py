@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from mcover import __version__, checks, statistics
 from mcover.errors import McoverError
+from mcover.lab.figures.style import save
 from mcover.lab.figures.training import training_figure
 from mcover.lab.training import CommitteeTrial, Lifted, NetworkTrial
 from mcover.plain import to_plain
@@ -49,16 +49,16 @@ class Train:
         checks.whole("seeds", self.seeds, 1)
         checks.whole("seed", self.seed, 0)
         if not self.output.name:
-            raise McoverError(f"output is {str(self.output)!r}; write a file name, no ending.")
+            raise McoverError(f"output is {str(self.output)!r}; write a path without an ending.")
 
     def run(self) -> None:
         trial = self.trial
+        picture = checks.writable(self.output.parent / f"{self.output.name}.png")
         with live_line() as line:
             line.wait(f"loading torch and {trial.data}")
             trial.prepare()
             data = trial.images_of(self.seed)
             kind = trial.architecture(data)
-            _check_folder(self.output.parent)
             console.print(f"{data}\n{describe(trial, kind)}", markup=False)
             line.wait("lifting and compiling" if trial.covers > 1 else "first gradient steps")
             histories = self._train(line)
@@ -70,7 +70,8 @@ class Train:
         console.print(summary(histories))
         for number, one in enumerate(histories):
             console.print(f"model: {self._save(one, kind, number)} (mcover.lab.models.load)")
-        self._draw(histories, f"{trial.data}, {describe(trial, kind)}")
+        title = f"{trial.data}, {describe(trial, kind)}"
+        console.print(f"picture: {save(training_figure(histories, title), picture)}")
         if interrupted:
             raise KeyboardInterrupt
 
@@ -98,19 +99,13 @@ class Train:
             elsewhere = Path(tempfile.mkdtemp(prefix="mcover-")) / name
             return models.save(history.model, kind, elsewhere, **facts)[0]
 
-    def _draw(self, histories: list[History], title: str) -> None:
-        from mcover.lab.figures.style import save
-
-        picture = self.output.with_name(self.output.name + ".png")
-        console.print(f"picture: {save(training_figure(histories, title), picture)}")
-
     def _show(self, line: Line, number: int) -> Callable[[Status], None]:
-        which = f"seed {number + 1}/{self.seeds} " if self.seeds > 1 else ""
-
         def show(status: Status) -> None:
-            error = f" error {status.collapse_error:.1%}" if status.collapse_error >= 0 else ""
-            epochs = f"{status.epoch}/{self.trial.training.epochs}"
-            text = f"{which}epoch {epochs} loss {status.loss:.2g}{error}"
+            text = f"epoch {status.epoch}/{self.trial.training.epochs} loss {status.loss:.2g}"
+            if self.seeds > 1:
+                text = f"seed {number + 1}/{self.seeds} epoch {status.epoch}"
+            if status.collapse_error >= 0:  # not before the first evaluation
+                text += f" error {status.collapse_error:.1%}"
             line((number + status.share) / self.seeds, text)
 
         return show
@@ -168,16 +163,3 @@ def _with_interval(values: Sequence[float], spec: str) -> str:
     if len(values) == 1:
         return f"{values[0]:{spec}} [–]"
     return f"{statistics.mean(np.array(values)):{spec}}"
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuses a folder that cannot be written to before any work is done."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise McoverError(
-            f"output goes to {str(folder)!r}, which cannot be written to "
-            f"({os.strerror(error.errno or 0)}); write --output FOLDER/NAME."
-        ) from error

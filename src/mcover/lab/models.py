@@ -54,7 +54,7 @@ class Mlp:
         object.__setattr__(self, "sizes", tuple(checks.whole("a size", n, 1) for n in sizes))
         weights = sum(a * b for a, b in pairwise(self.sizes))
         checks.memory(8 * weights, f"a network of {self}", "take smaller layers")
-        object.__setattr__(self, "dropout", checks.real("dropout", self.dropout, 0, below=1))
+        checks.numbers_of(self, "dropout", least=0, below=1)
 
     def __str__(self) -> str:
         return "-".join(map(str, self.sizes))
@@ -110,7 +110,7 @@ class Conv:
         weights = 9 * sum(a * b for a, b in pairwise((1, *self.channels)))
         last = self.channels[-1] * self.size[0] * self.size[1] * self.classes
         checks.memory(8 * (weights + last), f"{self}", "take fewer channels")
-        object.__setattr__(self, "dropout", checks.real("dropout", self.dropout, 0, below=1))
+        checks.numbers_of(self, "dropout", least=0, below=1)
 
     def __str__(self) -> str:
         return f"convolutions {'-'.join(map(str, self.channels))}-{self.classes}"
@@ -215,11 +215,12 @@ def load(path: str | Path) -> nn.Module:
 
 
 def _paths(path: str | Path) -> tuple[Path, Path]:
-    text = checks.instance("path", path, (str, Path), "a path without an ending, e.g. 'out/train'")
-    if not Path(text).name or "\0" in str(text):
-        raise McoverError(f"path is {str(text)!r}; write a path without an ending: 'out/train'.")
-    target = Path(text)
-    return tuple(target.with_name(target.name + end) for end in (".safetensors", ".json"))  # type: ignore[return-value]
+    example = "a path without an ending, e.g. 'out/train'"
+    target = Path(checks.instance("path", path, (str, Path), example))  # type: ignore[arg-type]
+    if not target.name or "\0" in str(target):
+        raise McoverError(f"path is {str(path)!r}; write {example}.")
+    weights, config = (target.with_name(target.name + end) for end in (".safetensors", ".json"))
+    return weights, config
 
 
 @contextmanager

@@ -66,8 +66,7 @@ class FusedGradient:
     def __init__(self, stack: Tensor) -> None:
         self.stack = stack.detach()
         self.gradient = torch.zeros_like(self.stack)
-        self._buffers: dict[tuple[int, int], tuple[Tensor, NDArray[np.float64]]] = {}
-        self._virtual: dict[int, tuple[Tensor, Tensor]] = {}
+        self._buffers: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     @torch.no_grad()
     def __call__(
@@ -82,19 +81,20 @@ class FusedGradient:
             ±1.
         """
         covers, hidden, inputs = self.stack.shape
-        passes = 1 if paths is None else len(paths.chosen)
+        batch, passes = y.shape[-1], 1
+        weights, errors = self.stack.unsqueeze(1), self.gradient.unsqueeze(1)
         if paths is not None:
-            size = paths.routes.shape[1]
+            size, passes = paths.routes.shape[1], len(paths.chosen)
             fits = paths.routes.shape == paths.back.shape == (covers, size, hidden * inputs)
             if not fits or not np.all((paths.chosen >= 0) & (paths.chosen < size)):
                 raise McoverError("the routes are not those of this model; lift it again.")
-        weights, errors = self._machines(passes, paths is None)
-        if paths is not None:
+            weights = self._buffer("weights", covers, passes, hidden, inputs)
+            errors = self._buffer("errors", covers, passes, hidden, inputs)
             gather(_flat(self.stack), paths.routes, paths.chosen, _flat(weights))
-        fields, votes = self._spaces(passes, y.shape[-1])
+        fields, votes = self._buffer("fields", covers, passes, hidden, batch), np.empty(batch)
         _product(weights, x.mT, fields)
         loss = np.empty(covers)
-        target = y.reshape(-1, y.shape[-1]).contiguous().numpy()
+        target = y.reshape(-1, batch).contiguous().numpy()
         surrogate_errors(fields.numpy(), target, beta, gamma, inputs, passes, loss, votes)
         _product(fields, x, errors)
         if paths is not None:
@@ -105,24 +105,11 @@ class FusedGradient:
         """Scales all rows of the weights to norm √N, in place."""
         scale_rows(self.stack.view(-1, self.stack.shape[-1]).numpy())
 
-    def _machines(self, passes: int, direct: bool) -> tuple[Tensor, Tensor]:
-        """Weights of the virtual machines and their gradients, shape (M, S, K, N)."""
-        if direct:
-            return self.stack.unsqueeze(1), self.gradient.unsqueeze(1)
-        if passes not in self._virtual:
-            covers, hidden, inputs = self.stack.shape
-            shape = (covers, passes, hidden, inputs)
-            self._virtual[passes] = self.stack.new_empty(shape), self.stack.new_empty(shape)
-        return self._virtual[passes]
-
-    def _spaces(self, passes: int, batch: int) -> tuple[Tensor, NDArray[np.float64]]:
-        """Room for the fields of all machines, (M, S, K, B), and for the votes of one."""
-        key = passes, batch
-        if key not in self._buffers:
-            covers, hidden, _ = self.stack.shape
-            fields = self.stack.new_empty((covers, passes, hidden, batch))
-            self._buffers[key] = fields, np.empty(batch)
-        return self._buffers[key]
+    def _buffer(self, name: str, *shape: int) -> Tensor:
+        """Memory that is kept between calls."""
+        if (name, shape) not in self._buffers:
+            self._buffers[name, shape] = self.stack.new_empty(shape)
+        return self._buffers[name, shape]
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:

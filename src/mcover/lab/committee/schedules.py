@@ -32,11 +32,8 @@ class Sharpening:
     """Its relative growth an epoch."""
 
     def __post_init__(self) -> None:
-        for name in ("beta", "gamma"):
-            value = checks.real(name, getattr(self, name), above=0, most=LIMIT)
-            object.__setattr__(self, name, value)
-            growth = f"{name}_growth"
-            object.__setattr__(self, growth, checks.real(growth, getattr(self, growth), 0))
+        checks.numbers_of(self, "beta", "gamma", above=0, most=LIMIT)
+        checks.numbers_of(self, "beta_growth", "gamma_growth", least=0)
 
     def at(self, epoch: float) -> tuple[float, float]:
         """β and γ in an epoch."""

@@ -19,7 +19,7 @@ import sys
 import urllib.request
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +106,7 @@ def read_bytes(path: str | Path) -> bytes:
 def _inflate(file: IO[bytes], name: str) -> bytes:
     try:
         with gzip.GzipFile(fileobj=file) as stream:
-            return _bounded(stream, name)
+            return _bounded(cast(IO[bytes], stream), name)
     except (OSError, EOFError, zlib.error) as error:
         raise McoverError(
             f"{name} is a damaged gzip file ({error}); delete it and get it again."

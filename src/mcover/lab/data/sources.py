@@ -172,12 +172,14 @@ def _choose_classes(dataset: Dataset, numbers: Sequence[int]) -> Dataset:
     shown = ",".join(names[n][0] if names else str(n) for n in numbers)
     place = np.full(dataset.classes, -1)
     place[list(numbers)] = np.arange(len(numbers))
-    parts: list[Images | Labels] = []
-    for part in ("train", "test"):
-        labels = getattr(dataset, f"{part}_labels")
+
+    def only(images: Images, labels: Labels) -> tuple[Images, Labels]:
         kept = place[labels] >= 0
-        parts += [getattr(dataset, f"{part}_images")[kept], place[labels[kept]]]
-    return Dataset(f"{dataset.name}:{shown}", *parts, classes=len(numbers))  # type: ignore[arg-type]
+        return images[kept], place[labels[kept]]
+
+    train = only(dataset.train_images, dataset.train_labels)
+    test = only(dataset.test_images, dataset.test_labels)
+    return Dataset(f"{dataset.name}:{shown}", *train, *test, classes=len(numbers))
 
 
 def binarized(dataset: Dataset) -> Dataset:

@@ -16,6 +16,8 @@ from mcover.plain import to_plain
 Plain = Mapping[str, Any]
 Key = tuple[str, int]
 """Config and seed: what a row of the store is found by."""
+TableOfPaper = Mapping[tuple[str, str], Published]
+"""By panel and series."""
 
 _DIGITS = 20
 
@@ -137,3 +139,14 @@ def _whole(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_whole(of) for of in value]
     return value
+
+
+def panel_cells(
+    lines: Mapping[str, Trial], panel: str, trials: int, published: TableOfPaper | None = None
+) -> tuple[Cell, ...]:
+    """A cell for each line of a panel, beside what the paper states for it."""
+    known = published or {}
+    return tuple(
+        Cell(trial, series, panel, trials=trials, published=known.get((panel, series)))
+        for series, trial in lines.items()
+    )

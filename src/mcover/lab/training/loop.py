@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from mcover import checks
 from mcover.errors import McoverError
 from mcover.lab.data import Dataset
 from mcover.lab.models import seeded
-from mcover.lab.training.methods import mover_of
+from mcover.lab.training.methods import Mover
 from mcover.lab.training.objectives import covers_of, objective_of
 from mcover.lab.training.options import PLAIN, Method, Training, check_method
 from mcover.seeds import Seed, seed_sequence
@@ -41,9 +41,8 @@ class Status:
     epoch: int
     loss: float
     """Of the last gradient step, per cover."""
-    cover_error: float
-    """Mean over the covers when last evaluated; nan before."""
     collapse_error: float
+    """When last evaluated; nan before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +144,7 @@ class _Loop:
         self.noise = torch.Generator(self.device).manual_seed(int(noise.generate_state(1)[0]))
         self.parameters = parameters
         steps = training.epochs * -(-len(self.labels) // training.batch)
-        self.mover = mover_of(model, training, method, steps, walk)
+        self.mover = Mover(model, training, method, steps, walk)
         each = covers_of(model) if self.mover.each else None
         self.batches = Batches(self.images, self.labels, training.batch, order, each)
         self.total = steps
@@ -153,7 +152,7 @@ class _Loop:
         self.epochs = self.evaluated = self.gradients = self.steps_since = 0
         self.loss = torch.zeros((), device=self.device)
         self.seconds = 0.0
-        self.rows: list[tuple[float, float, Floats, Floats | None, float, float, int]] = []
+        self.rows: list[dict[str, Any]] = []
         self.single = model
         self._shown = time.monotonic()
 
@@ -221,10 +220,17 @@ class _Loop:
                 f"lr (it is {self.training.lr}) or less noise."
             )
         self.single = self.collapsed()
-        covers = self.objective.cover_errors(self.model, *self.test)
-        routed = self.objective.routed_errors(self.model, *self.test)
-        collapse = float(self.objective.cover_errors(self.single, *self.test)[0])
-        self.rows.append((done, loss, covers, routed, collapse, self.seconds, self.gradients))
+        self.rows.append(
+            {
+                "epoch": done,
+                "train_loss": loss,
+                "cover_error": self.objective.cover_errors(self.model, *self.test),
+                "routed_error": self.objective.routed_errors(self.model, *self.test),
+                "collapse_error": self.objective.cover_errors(self.single, *self.test)[0],
+                "seconds": self.seconds,
+                "gradients": self.gradients,
+            }
+        )
         self.loss.zero_()
         self.steps_since = 0
 
@@ -243,21 +249,18 @@ class _Loop:
             return
         self._shown = now
         last = self.rows[-1] if self.rows else None
-        cover, collapse = (float(last[2].mean()), last[4]) if last else (np.nan, np.nan)
         done = self.batches.taken
         share, epoch = min(done / self.total, 1.0), -(-done // self.batches.length)
-        self.progress(Status(share, epoch, float(loss), cover, collapse))
+        self.progress(Status(share, epoch, float(loss), last["collapse_error"] if last else np.nan))
 
     def history(self) -> History:
-        columns: Sequence[Sequence[object]] = list(zip(*self.rows, strict=True)) or [()] * 7
-        has_routes = bool(columns[3]) and columns[3][0] is not None
-        epoch, loss, covers, routed, collapse, seconds, gradients = (
-            np.array(column) if number != 3 or has_routes else None
-            for number, column in enumerate(columns)
-        )
-        return History(
-            epoch, loss, covers, routed, collapse, seconds, gradients, self.stopped, self.single
-        )
+        names = [one.name for one in fields(History) if one.name not in ("stopped", "model")]
+        columns: dict[str, Any] = {
+            name: np.array([row[name] for row in self.rows]) for name in names
+        }
+        if columns["routed_error"].dtype == object:  # of None
+            columns["routed_error"] = None
+        return History(**columns, stopped=self.stopped, model=self.single)
 
 
 class Batches:

@@ -52,13 +52,10 @@ class Training:
     """Whether the collapse, or every cover by itself, has to meet the stopping rule."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "evaluate_every"):
-            _set(self, name, checks.whole(name, getattr(self, name), 1, MOST))
-        _set(self, "lr", checks.real("lr", self.lr, above=0))
-        _reals(self, "momentum", "weight_decay", "weight_noise")
-        for name in ("stop_loss", "stop_error"):
-            if getattr(self, name) is not None:
-                _reals(self, name)
+        checks.counts(self, "epochs", "batch", "evaluate_every", most=MOST)
+        checks.numbers_of(self, "lr", above=0)
+        checks.numbers_of(self, "momentum", "weight_decay", "weight_noise", least=0)
+        checks.numbers_of(self, "stop_loss", "stop_error", least=0, optional=True)
         checks.choice("judge", self.judge, get_args(Judge))
 
     @property
@@ -90,8 +87,8 @@ class _OnCovers:
     """Whether covers start from one model plus noise, or each from a model of its own."""
 
     def __post_init__(self) -> None:
-        _set(self, "covers", checks.whole("covers", self.covers, 1, 1000))
-        _set(self, "noise", _noise(self.noise))
+        checks.counts(self, "covers", most=1000)
+        object.__setattr__(self, "noise", _noise(self.noise))
         checks.choice("start", self.start, get_args(Start))
         if self.start == "independent" and self.noise != 0:
             raise McoverError(
@@ -119,7 +116,7 @@ class Lifted(_OnCovers):
         checks.instance("topology", self.topology, Topology, example)
         example = "mcover.Directed() or mcover.Messages()"
         checks.instance("routing", self.routing, (Directed, Messages), example)
-        _set(self, "redraw_each_epoch", checks.flag("redraw_each_epoch", self.redraw_each_epoch))
+        checks.flags_of(self, "redraw_each_epoch")
         if self.redraw_each_epoch and self.routing.redraw_every is not None:
             raise McoverError(
                 "redraw_each_epoch and redraw_every exclude each other; leave one out."
@@ -139,8 +136,9 @@ class RSGD(_OnCovers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _set(self, "coupling", _coupling(self.coupling))
-        _set(self, "growth", checks.real("growth", self.growth, above=0))
+        if self.coupling != "auto":
+            checks.numbers_of(self, "coupling", least=0, infinite=True)
+        checks.numbers_of(self, "growth", above=0)
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,8 @@ class Elastic(_OnCovers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _set(self, "coupling", _coupling(self.coupling))
+        if self.coupling != "auto":
+            checks.numbers_of(self, "coupling", least=0, infinite=True)
         checks.counts(self, "period")
 
 
@@ -179,7 +178,7 @@ class Entropy:
 
     def __post_init__(self) -> None:
         checks.counts(self, "inner_steps")
-        _reals(self, "outer_lr", "scope", "scoping", "langevin")
+        checks.numbers_of(self, "outer_lr", "scope", "scoping", "langevin", least=0)
 
 
 @dataclass(frozen=True)
@@ -192,8 +191,7 @@ class SWA:
     """Share of the epochs after which averaging begins."""
 
     def __post_init__(self) -> None:
-        share = checks.real("average_from", self.average_from, 0, below=1)
-        _set(self, "average_from", share)
+        checks.numbers_of(self, "average_from", least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ class EMA:
     """Share of itself that the average keeps in each gradient step."""
 
     def __post_init__(self) -> None:
-        _set(self, "decay", checks.real("decay", self.decay, 0, below=1))
+        checks.numbers_of(self, "decay", least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -219,7 +217,7 @@ class SAM:
     """Distance uphill."""
 
     def __post_init__(self) -> None:
-        _reals(self, "rho")
+        checks.numbers_of(self, "rho", least=0)
 
 
 Method = Lifted | SGD | RSGD | Elastic | Entropy | SWA | EMA | SAM
@@ -231,19 +229,6 @@ def check_method(method: Method) -> Method:
     """A value of one of the methods."""
     names = ", ".join(f"{one.__name__}()" for one in METHODS)
     return checks.instance("method", method, METHODS, f"one of {names} of mcover.lab.training")
-
-
-def _set(of: object, name: str, value: object) -> None:
-    object.__setattr__(of, name, value)
-
-
-def _reals(of: object, *names: str) -> None:
-    for name in names:
-        _set(of, name, checks.real(name, getattr(of, name), 0))
-
-
-def _coupling(value: Coupling) -> Coupling:
-    return value if value == "auto" else checks.real("coupling", value, 0, infinite=True)
 
 
 def _noise(value: float | str) -> float | str:

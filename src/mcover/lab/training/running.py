@@ -19,8 +19,6 @@ from mcover.lab.training.objectives import objective_of
 from mcover.lab.training.options import ON_COVERS, SGD, Lifted, Method, Training
 from mcover.topology import Identity
 
-_NO_ROUTES = Identity(), "messages"  # replicas
-
 
 def train(
     kind: Architecture,
@@ -51,9 +49,10 @@ def build(kind: Architecture, method: Method, seed: int) -> nn.Module:
     with warnings.catch_warnings():
         # The paper's noise, and ours for few images, are meant as they are: training starts here.
         warnings.filterwarnings("ignore", "noise=", McoverWarning)
-        routed = isinstance(method, Lifted)
-        topology, routing = (method.topology, method.routing) if routed else _NO_ROUTES
-        return lift(base, covers, topology, routing, noise=method.noise, seed=[seed, 1])
+        if not isinstance(method, Lifted):  # replicas have no routes
+            return lift(base, covers, Identity(), noise=method.noise, seed=[seed, 1])
+        how = method.topology, method.routing
+        return lift(base, covers, *how, noise=method.noise, seed=[seed, 1])
 
 
 def outcome(history: History, data: Dataset) -> dict[str, float]:

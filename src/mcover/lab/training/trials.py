@@ -71,9 +71,9 @@ class _Trial:
         split_name(self.data)
         checks.instance("training", self.training, Training, "Training(epochs=40)")
         check_method(self.method)
-        for name, least in (("images", 1), ("validation", 1), ("subset_seed", 0)):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, checks.whole(name, value, least, MOST))
+        checks.counts(self, "images", "validation", optional=True, most=MOST)
+        if self.subset_seed is not None:
+            checks.whole("subset_seed", self.subset_seed, 0)
         checks.choice("pixels", self.pixels, get_args(Pixels))
 
     @property
@@ -142,7 +142,7 @@ class NetworkTrial(_Trial):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("model", self.model, get_args(Model))
-        object.__setattr__(self, "dropout", checks.real("dropout", self.dropout, 0, below=1))
+        checks.numbers_of(self, "dropout", least=0, below=1)
 
     def architecture(self, data: Dataset) -> Architecture:
         from mcover.lab.models import Conv, paper_mlp, small_mlp
@@ -179,9 +179,9 @@ class CommitteeTrial(_Trial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "hidden", checks.whole("hidden", self.hidden, 1, MOST))
+        checks.counts(self, "hidden", most=MOST)
         checks.instance("schedule", self.schedule, Sharpening, "Sharpening(beta=0.5)")
-        object.__setattr__(self, "free_norms", checks.flag("free_norms", self.free_norms))
+        checks.flags_of(self, "free_norms")
         if isinstance(getattr(self.method, "routing", None), Messages):
             raise McoverError("a committee machine routes weights; write routing=Directed(...).")
 
@@ -216,7 +216,7 @@ class RepeatedTrial:
 
     def __post_init__(self) -> None:
         checks.instance("trial", self.trial, NetworkTrial, "a NetworkTrial()")
-        object.__setattr__(self, "times", checks.whole("times", self.times, 1, MOST))
+        checks.counts(self, "times", most=MOST)
         checks.choice("answer", self.answer, ("best", "vote"))
 
     def prepare(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mcover.lab.studies.cells import Cell
+from mcover.lab.studies.cells import Cell, panel_cells
 from mcover.lab.studies.published import COMMITTEE, TABLE_1
 from mcover.lab.studies.study import Scale, Study
 from mcover.lab.training import RSGD, SGD, CommitteeTrial, Elastic, Entropy, Lifted, Method
@@ -53,16 +53,8 @@ def _errors(scale: Scale, trials: int) -> tuple[Cell, ...]:
         "Entropy-SGD": Entropy(),
         "M-cover M=4, common start": routed(scale, start="common", noise=0.1),
     }
-    return tuple(
-        Cell(
-            committee(scale, method),
-            series,
-            COMMITTEE,
-            trials=trials,
-            published=TABLE_1.get((COMMITTEE, series)) if scale == "paper" else None,
-        )
-        for series, method in methods.items()
-    )
+    lines = {series: committee(scale, method) for series, method in methods.items()}
+    return panel_cells(lines, COMMITTEE, trials, TABLE_1 if scale == "paper" else None)
 
 
 COMMITTEE_ERRORS = Study(
@@ -111,10 +103,10 @@ def _settings(scale: Scale, rates: Sequence[float], trials: int) -> tuple[Cell, 
         "M-cover M=4, common, noise 0.1": routed(small, start="common", noise=0.1),
         "M-cover M=4, common, noise 0.5": routed(small, start="common", noise=0.5),
     }
-    for series, method in starts.items():
-        trial = committee(small, method, validation=held_out)
-        cells.append(Cell(trial, series, "start", trials=trials))
-    return tuple(cells)
+    lines = {
+        series: committee(small, method, validation=held_out) for series, method in starts.items()
+    }
+    return (*cells, *panel_cells(lines, "start", trials))
 
 
 COMMITTEE_SETTINGS = Study(

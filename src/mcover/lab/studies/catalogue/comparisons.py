@@ -15,7 +15,7 @@ from mcover.lab.studies.catalogue.perceptrons import (
     TABLE_1_METHODS,
     TABLE_1_RING,
 )
-from mcover.lab.studies.cells import Cell, Trial
+from mcover.lab.studies.cells import Cell, Trial, panel_cells
 from mcover.lab.studies.published import COMMITTEE, MLP, PERCEPTRON
 from mcover.lab.studies.published import TABLE_1 as PUBLISHED
 from mcover.lab.studies.study import Scale, Study
@@ -25,27 +25,14 @@ from mcover.lab.training import EMA, RSGD, SAM, SWA, RepeatedTrial
 def _table_1(scale: Scale, perceptrons: int, committees: int, mlps: int) -> tuple[Cell, ...]:
     smoke = scale == "smoke"
     annealed = SMOKE if smoke else PAPER
-    models: dict[str, tuple[int, bool, dict[str, Trial]]] = {
-        PERCEPTRON: (
-            perceptrons,
-            not smoke,
-            {series: replace(annealed, method=one) for series, one in TABLE_1_METHODS.items()},
-        ),
-        COMMITTEE: (
-            committees,
-            scale == "paper",
-            {series: committee(scale, one) for series, one in committee_methods(scale).items()},
-        ),
-        MLP: (
-            mlps,
-            scale == "paper",
-            {"vanilla": mlp(scale), "M-cover M=5": mlp(scale, method=FIVE_COVERS)},
-        ),
-    }
-    return tuple(
-        Cell(trial, series, panel, trials=n, published=PUBLISHED[panel, series] if beside else None)
-        for panel, (n, beside, lines) in models.items()
-        for series, trial in lines.items()
+    weights = {series: replace(annealed, method=one) for series, one in TABLE_1_METHODS.items()}
+    machines = {series: committee(scale, one) for series, one in committee_methods(scale).items()}
+    nets = {"vanilla": mlp(scale), "M-cover M=5": mlp(scale, method=FIVE_COVERS)}
+    beside = PUBLISHED if scale == "paper" else None
+    return (
+        *panel_cells(weights, PERCEPTRON, perceptrons, None if smoke else PUBLISHED),
+        *panel_cells(machines, COMMITTEE, committees, beside),
+        *panel_cells(nets, MLP, mlps, beside),
     )
 
 
@@ -108,14 +95,10 @@ def _networks(scale: Scale) -> dict[str, Trial]:
 
 def _budgets(scale: Scale, perceptrons: int, networks: int) -> tuple[Cell, ...]:
     smoke = scale == "smoke"
-    panels: list[tuple[str, int, dict[str, Trial]]] = [
-        (f"{PERCEPTRON}, equal proposals", perceptrons, _perceptrons(smoke)),
-        (f"{MLP}, equal gradients", networks, _networks("smoke" if smoke else "quick")),
-    ]
-    return tuple(
-        Cell(trial, series, panel, trials=trials)
-        for panel, trials, lines in panels
-        for series, trial in lines.items()
+    rivals = _networks("smoke" if smoke else "quick")
+    return (
+        *panel_cells(_perceptrons(smoke), f"{PERCEPTRON}, equal proposals", perceptrons),
+        *panel_cells(rivals, f"{MLP}, equal gradients", networks),
     )
 
 

@@ -39,9 +39,6 @@ class Proposal:
         checks.counts(self, "n", "patterns", "covers", "sweeps", "hidden")
         checks.counts(self, "bank", optional=True)
 
-    def prepare(self) -> None:
-        """Nothing is needed."""
-
     def seconds(self, seed: int) -> float:
         """What sweeps add: a short run is taken off a longer one, and with it the setup."""
         alpha = self.patterns / (self.n * self.hidden)
@@ -49,8 +46,7 @@ class Proposal:
         method = MCover(self.covers, _RING, self.bank)
 
         def spent(sweeps: int) -> tuple[float, float]:
-            given = {"num_sweeps": sweeps, "seed": [seed, 1], "workers": 1, "record": 2}
-            result = anneal(problem, method, **given)
+            result = anneal(problem, method, num_sweeps=sweeps, seed=[seed, 1], workers=1, record=2)
             return float(result.seconds[0]), float(result.proposals[0])
 
         spent(1)  # compiles, or loads what was compiled
@@ -75,10 +71,6 @@ class Step:
 
     def __post_init__(self) -> None:
         checks.counts(self, "covers", "blocks", "batch", "steps")
-
-    def prepare(self) -> None:
-        """Refuses at once where torch is missing."""
-        require_torch("this study trains networks")
 
     def seconds(self, seed: int) -> float:
         """The fastest of some steps."""
@@ -119,7 +111,9 @@ class CostTrial:
         checks.instance("update", self.update, (Proposal, Step), "a Proposal(...) or a Step(...)")
 
     def prepare(self) -> None:
-        self.update.prepare()
+        """Refuses at once where torch is missing."""
+        if isinstance(self.update, Step):
+            require_torch("this study trains networks")
 
     def run(self, seed: int) -> dict[str, float]:
         """Microseconds of one update."""
@@ -129,7 +123,7 @@ class CostTrial:
 _PERCEPTRON = Proposal(n=256, patterns=2048, covers=3, bank=10, sweeps=1)
 _COMMITTEE = replace(_PERCEPTRON, n=64, hidden=9)
 _MLP = Step(sizes=(512, 512, 512, 10), covers=5, blocks=8, batch=256, steps=1)
-_BASES: dict[str, Proposal | Step] = {PERCEPTRON: _PERCEPTRON, COMMITTEE: _COMMITTEE, MLP: _MLP}
+_BASES: dict[str, Any] = {PERCEPTRON: _PERCEPTRON, COMMITTEE: _COMMITTEE, MLP: _MLP}
 _BANK, _PATTERNS, _COVERS = "destinations S", "patterns P", "covers M"
 _SITES, _HIDDEN = "weights N, exact lift", "hidden units K"
 _BATCH, _BLOCKS, _WIDTH = "batch B", "blocks G", "width d"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mcover.lab.studies.cells import Cell, Choice
+from mcover.lab.studies.cells import Cell, Choice, panel_cells
 from mcover.lab.studies.published import MLP, TABLE_1
 from mcover.lab.studies.study import Choosing, Scale, Study
 from mcover.lab.training import SWA, Lifted, Method, NetworkTrial, Training
@@ -50,16 +50,7 @@ def _errors(scale: Scale, trials: int) -> tuple[Cell, ...]:
         "five apart, averaged": mlp(scale, method=_FIVE_APART),
         "SWA, five times the epochs": mlp(scale, method=SWA(), times=5),
     }
-    return tuple(
-        Cell(
-            trial,
-            series,
-            MLP,
-            trials=trials,
-            published=TABLE_1.get((MLP, series)) if scale == "paper" else None,
-        )
-        for series, trial in lines.items()
-    )
+    return panel_cells(lines, MLP, trials, TABLE_1 if scale == "paper" else None)
 
 
 MLP_ERRORS = Study(
@@ -90,7 +81,7 @@ def directed(noise: float = 0.05, redraw_every: int | None = 10, **more: Any) ->
     routing = {"redraw_every": redraw_every, "bank": 8} | {
         name: more.pop(name) for name in ("bank", "destinations", "granularity") if name in more
     }
-    return Lifted(noise=noise, routing=Directed(**routing), **more)  # type: ignore[arg-type]
+    return Lifted(noise=noise, routing=Directed(**routing), **more)
 
 
 # What the search of the directed lift goes through: one change at a time from the first try.
