@@ -22,9 +22,9 @@ import torch
 import mcover
 from mcover.lab.committee import CommitteeMachine
 from mcover.lab.data import Dataset
-from mcover.lab.training.committee_objective import CommitteeObjective
+from mcover.lab.training import RSGD, SGD, Lifted, Method, Training
 from mcover.lab.training.loop import _Loop
-from mcover.lab.training.settings import Training
+from mcover.lab.training.objectives import CommitteeObjective
 from timing import best_in_turns, rows
 
 PATTERNS, INPUTS, HIDDEN, BATCH = 500, 784, 9, 100
@@ -40,16 +40,18 @@ def patterns() -> Dataset:
 class Epoch:
     """One epoch of a training, as often as it is called."""
 
-    def __init__(self, method: str, covers: int = 1, bank: int = 0, fused: bool = True) -> None:
+    def __init__(self, covers: int = 1, bank: int = 0, fused: bool = True) -> None:
         model: torch.nn.Module = CommitteeMachine(INPUTS, HIDDEN, seed=0)
+        method: Method = SGD()
         if bank:
-            model = mcover.lift(
-                model, covers, mcover.Uniform(), mcover.Directed(bank, destinations=None), seed=0
-            )
+            method = Lifted(covers=covers)
+            routing = mcover.Directed(bank=bank, destinations=None)
+            model = mcover.lift(model, covers, mcover.Uniform(), routing, seed=0)
         elif covers > 1:
+            method = RSGD(covers=covers)
             model = mcover.lift(model, covers, mcover.Identity(), seed=0)
-        settings = Training(10**6, BATCH, 1.0, 0.0, method=method, stop_loss=0.0)
-        self.loop = _Loop(model, patterns(), settings, 0, None)
+        training = Training(10**6, BATCH, 1.0, 0.0, stop_loss=0.0)
+        self.loop = _Loop(model, patterns(), training, method, 0, None)
         if not fused:
             self.loop.objective = CommitteeObjective(model, fused=False)
 
@@ -74,10 +76,10 @@ def main() -> None:
     print(f"torch {torch.__version__}, {given.threads} threads, load {os.getloadavg()[0]:.1f}")
 
     works: dict[object, Callable[[], None]] = {
-        "vanilla": Epoch("sgd"),
-        "rSGD M=4": Epoch("rsgd", 4),
-        "M-cover M=4 S=10": Epoch("mcover", 4, 10),
-        "the same, general lift": Epoch("mcover", 4, 10, fused=False),
+        "vanilla": Epoch(),
+        "rSGD M=4": Epoch(4),
+        "M-cover M=4 S=10": Epoch(4, 10),
+        "the same, general lift": Epoch(4, 10, fused=False),
     }
     times = best_in_turns(works, given.seconds)
     machines = {"vanilla": 1, "rSGD M=4": 4}
@@ -98,7 +100,7 @@ def main() -> None:
 
     covers, banks = [2, 4, 8], [2, 5, 10, 20]
     sizes = [(m, 10) for m in covers] + [(4, s) for s in banks if s != 10]
-    works = {size: Epoch("mcover", *size) for size in sizes} | {"vanilla": Epoch("sgd")}
+    works = {size: Epoch(*size) for size in sizes} | {"vanilla": Epoch()}
     times = best_in_turns(works, given.seconds)
     rows(
         "growth of M-cover",

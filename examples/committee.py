@@ -11,9 +11,7 @@ import torch
 import mcover
 from mcover.lab.committee import CommitteeMachine
 from mcover.lab.data import load, subset
-from mcover.lab.training import Training, fit
-
-METHODS = ("sgd", "rsgd", "mcover")
+from mcover.lab.training import RSGD, SGD, Lifted, Training, fit
 
 
 def main() -> None:
@@ -32,25 +30,20 @@ def main() -> None:
     print(data)
     # Independent starts; the first is that of plain SGD.
     machines = [CommitteeMachine(data.inputs, hidden=9, seed=[0, k]) for k in range(given.covers)]
-    for method in METHODS:
+    training = Training(
+        given.epochs, batch=100, lr=10.0, momentum=0.0, evaluate_every=given.epochs,
+        stop_loss=1e-7, stop_error=0.0,
+    )  # fmt: skip
+    for method in (SGD(), RSGD(covers=given.covers), Lifted(covers=given.covers)):
         model = machines[0]
-        if method == "mcover":  # every weight of a virtual machine is read from its routed cover
-            model = mcover.lift(
-                model,
-                machines,
-                mcover.Uniform(),
-                mcover.Directed(bank=10, destinations=None),
-                seed=0,
-            )
-        elif method == "rsgd":  # covers that are not routed, but pulled together
+        if isinstance(method, Lifted):  # each weight of a machine is read from its routed cover
+            routing = mcover.Directed(bank=10, destinations=None)
+            model = mcover.lift(model, machines, mcover.Uniform(), routing, seed=0)
+        elif isinstance(method, RSGD):  # covers that are not routed, but pulled together
             model = mcover.lift(model, machines, mcover.Identity())
-        settings = Training(
-            given.epochs, batch=100, lr=10.0, momentum=0.0, method=method,
-            evaluate_every=given.epochs, stop_loss=1e-7, stop_error=0.0,
-        )  # fmt: skip
-        history = fit(model, data, settings, seed=0)
+        history = fit(model, data, training, method, seed=0)
         print(
-            f"{method:6}  test error {history.collapse_error[-1]:.4f} after "
+            f"{method.kind:6}  test error {history.collapse_error[-1]:.4f} after "
             f"{history.epoch[-1]:.0f} epochs, {history.gradients[-1]:,} gradients, "
             f"{history.seconds[-1]:.1f} s"
         )

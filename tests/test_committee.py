@@ -12,9 +12,8 @@ import mcover
 from mcover.errors import McoverError
 from mcover.lab import models
 from mcover.lab.committee import FAST, SLOW, CommitteeMachine, Sharpening, collapse, machine_of
-from mcover.lab.committee.machine import unit_rows
-from mcover.lab.committee.schedules import LIMIT, sharpening
-from mcover.lab.committee.surrogate import slope, soft_sign, surrogate, surrogates
+from mcover.lab.committee.machine import slope, soft_sign, surrogate, surrogates, unit_rows
+from mcover.lab.committee.schedules import LIMIT
 from reference_committee import votes
 
 SHARP = SLOW.at(20_000)
@@ -113,16 +112,17 @@ def test_schedules_grow_each_epoch_and_never_leave_the_range():
     assert SLOW.at(10**7) == (LIMIT, LIMIT)
     own = Sharpening(1.0, 0.0, 3.0, 0.5)
     assert own.at(2) == (1.0, pytest.approx(6.75))
-    assert sharpening(str(own)) == own
     assert str(SLOW) == "slow"
 
 
 @pytest.mark.parametrize(
-    "bad", ["quick", "1,2,3,4,5", "0.5,x", "-1", "inf", "0.5,-1", "0.5,nan", "", 7]
+    "bad", [("0.5",), (-1,), (math.inf,), (0.5, -1), (0.5, math.nan), (0.5, 0.1, 0), (True,)]
 )
 def test_schedules_that_cannot_be_are_refused(bad):
     with pytest.raises(McoverError, match="write"):
-        sharpening(bad)
+        Sharpening(*bad)
+    with pytest.raises(McoverError, match="schedule is 'slow'; write Sharpening"):
+        CommitteeMachine(4, schedule="slow")
 
 
 @pytest.mark.parametrize(("inputs", "hidden"), [(0, 9), (4, 0), (2.5, 3)])
@@ -177,7 +177,7 @@ def test_the_surrogate_is_a_criterion_for_covers():
 
 
 def test_a_machine_comes_back_from_disk(tmp_path):
-    kind = models.Committee(12, hidden=5, schedule="fast", normalize=False)
+    kind = models.CommitteeModel(12, hidden=5, schedule=FAST, normalize=False)
     machine = kind.build(seed=3)
     machine.sharpen(100)
     models.save(machine, kind, tmp_path / "machine", note="kept")

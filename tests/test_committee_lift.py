@@ -9,10 +9,10 @@ import torch
 
 import mcover
 from mcover.errors import McoverError
-from mcover.lab.committee import SLOW, CommitteeMachine, kernels, machine_of
-from mcover.lab.committee.fused import FusedGradient
+from mcover.lab.committee import SLOW, CommitteeMachine, machine_of
+from mcover.lab.committee.fused import FusedGradient, paths
 from mcover.lab.committee.machine import unit_rows
-from mcover.lab.training.committee_objective import CommitteeObjective
+from mcover.lab.training.objectives import CommitteeObjective
 from reference_committee import routed_loss
 
 INPUTS, HIDDEN, COVERS = 4, 3, 3
@@ -176,16 +176,6 @@ def test_single_precision_follows_double_along_the_schedule(epoch):
     torch.testing.assert_close(*grads, rtol=2e-2, atol=1e-5 * float(grads[1][1].abs().max() + 1))
 
 
-def test_exponentials_and_logarithms_of_the_kernel_are_those_of_numpy():
-    x = -np.linspace(0, 43.9, 2000)
-    found = [kernels.exp_of_negative.py_func(value) for value in x]
-    np.testing.assert_allclose(found, np.exp(x), rtol=1e-12)
-    assert kernels.exp_of_negative.py_func(-1e9) == pytest.approx(np.exp(-44))
-    e = np.linspace(0, 1, 2001)
-    found = [kernels.log_of_one_and.py_func(value) for value in e]
-    np.testing.assert_allclose(found, np.log1p(e), rtol=1e-12)
-
-
 def test_weights_that_are_not_numbers_are_not_hidden():
     weights = torch.ones(1, 3, 4)
     weights[0, 1, 2] = torch.nan
@@ -228,6 +218,30 @@ def test_routes_from_a_checkpoint_are_followed():
     torch.testing.assert_close(first.net.J.grad, second.net.J.grad)
 
 
+@pytest.mark.parametrize("value", [0, 3, 255])
+def test_routes_that_are_no_permutations_never_reach_the_kernels(value):
+    """They index memory: a wrong one would read and write beyond the arrays."""
+    routes = lifted(machine(), bank=2, destinations=None).routes.copy()
+    assert paths(routes, HIDDEN * INPUTS) is not None
+    routes[1, 3] = value
+    with pytest.raises(McoverError, match="no permutations"):
+        paths(routes, HIDDEN * INPUTS)
+    with pytest.raises(McoverError, match="no permutations"):
+        paths(routes[:, :5], HIDDEN * INPUTS)
+
+
+def test_routes_of_another_model_are_refused():
+    given = paths(lifted(machine(), bank=2, destinations=None).routes, HIDDEN * INPUTS)
+    x, y = batch()
+    good = FusedGradient(lifted(machine()).net.J.detach())
+    good(x, y, 1.0, 1.0, given)
+    for odd in (given._replace(chosen=np.array([2])), given._replace(back=given.back[:2])):
+        with pytest.raises(McoverError, match="not those of this model"):
+            good(x, y, 1.0, 1.0, odd)
+    with pytest.raises(McoverError, match="not those of this model"):
+        FusedGradient(torch.zeros(2, HIDDEN, INPUTS).double())(x, y, 1.0, 1.0, given)
+
+
 def test_gradients_are_counted_for_every_virtual_machine():
     assert CommitteeObjective(machine()).width == 1
     assert CommitteeObjective(lifted(machine(), bank=5, destinations=None)).width == COVERS * 5
@@ -249,12 +263,12 @@ def test_judging_collapse_and_covers_is_judging_machines_by_themselves():
         expected = [one.loss(one(x), y).item() for one in alone]
         np.testing.assert_allclose(losses, expected)
         assert wrong.tolist() == [float((one.classify(x) != y).double().mean()) for one in alone]
-    np.testing.assert_array_equal(objective.errors(model, x, y), wrong)
+    np.testing.assert_array_equal(objective.cover_errors(model, x, y), wrong)
 
 
 def test_more_than_two_classes_are_refused():
     objective = CommitteeObjective(machine())
-    with pytest.raises(McoverError, match=r"two classes apart.*up to 2"):
-        objective.labels(np.array([0, 1, 2]), objective.machine.J)
+    with pytest.raises(McoverError, match=r"separates two classes.*up to 2"):
+        objective.tensors(np.zeros((3, 4), np.float32), np.array([0, 1, 2]))
     with pytest.raises(McoverError, match="give the covered model"):
         CommitteeObjective(lifted(machine()).net)

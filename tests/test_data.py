@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import struct
+import tracemalloc
+import urllib.request
 
 import numpy as np
 import pytest
@@ -10,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from mcover.errors import McoverError
+from mcover.errors import McoverError, TooLargeError
 from mcover.lab.data import Dataset, files, holdout, load, read_idx, subset
-from mcover.lab.data.classes import binarize
-from mcover.lab.data.idx import parse_idx
+from mcover.lab.data.files import parse_idx
+from mcover.lab.data.sources import binarized
 
 CODES = {"u1": 8, "i1": 9, ">i2": 11, ">i4": 12, ">f4": 13, ">f8": 14}
 
@@ -34,11 +36,28 @@ def made_up(train=40, test=20, side=28):
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """A machine with an empty cache, no data folder, and an address that does not answer."""
+
+    def nobody(address):
+        raise OSError("no network")
+
+    monkeypatch.setattr(files, "_open", nobody)
     monkeypatch.delenv(files.VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setitem(files.ADDRESSES, "mnist", ((tmp_path / "nowhere").as_uri() + "/",))
+    monkeypatch.setitem(files.ADDRESSES, "mnist", ("https://nowhere/",))
     trust(monkeypatch, made_up())
     return tmp_path
+
+
+def serve(monkeypatch, folder):
+    """Lets the address https://site/ answer with the files of a folder."""
+
+    def answer(address):
+        if not address.startswith("https://site/"):
+            raise OSError("no network")
+        return (folder / address.removeprefix("https://site/")).open("rb")
+
+    monkeypatch.setattr(files, "_open", answer)
+    monkeypatch.setitem(files.ADDRESSES, "mnist", ("https://nowhere/", "https://site/"))
 
 
 def trust(monkeypatch, contents):
@@ -86,6 +105,8 @@ WHOLE = idx_bytes(np.zeros((3, 2), dtype=np.uint8))
         (gzip.compress(WHOLE, mtime=0)[:-9], "damaged gzip"),
         (b"\x1f\x8b rubbish", "damaged gzip"),
         (struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3), "is cut off"),
+        (struct.pack(">HBB65I", 0, 8, 65, *[1] * 65) + b"x", "not an IDX file"),
+        (struct.pack(">HBB4I", 0, 8, 4, 0, *[2**32 - 1] * 3), "sides that no array has"),
     ],
 )
 def test_a_file_that_is_not_whole_or_not_idx_is_refused(tmp_path, content, message):
@@ -93,6 +114,76 @@ def test_a_file_that_is_not_whole_or_not_idx_is_refused(tmp_path, content, messa
     path.write_bytes(content)
     with pytest.raises(McoverError, match=message):
         read_idx(path)
+
+
+def test_many_dimensions_are_read_as_far_as_arrays_have_them(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(struct.pack(">HBB64I", 0, 8, 64, *[1] * 64) + b"x")
+    assert read_idx(path).ndim == 64
+
+
+@pytest.mark.parametrize("path", [2, b"file", "", ".", "missing", "a\0b", None])
+def test_what_is_no_file_is_refused(path):
+    with pytest.raises(McoverError, match="write"):
+        read_idx(path)
+
+
+def bomb(size, shape):
+    """A gzip file that would inflate to many bytes, of which the header wants some."""
+    return gzip.compress(struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + bytes(size))
+
+
+def test_no_more_is_inflated_than_the_header_says(tmp_path):
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(bomb(1 << 28, (3, 2)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(McoverError, match="has bytes left over"):
+            read_idx(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_more_is_inflated_than_memory_allows(tmp_path, monkeypatch):
+    monkeypatch.setenv("MCOVER_MEMORY_LIMIT", str(1 << 22))
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(bomb(1 << 26, (1 << 13, 1 << 13)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLargeError, match="would take 128 MiB"):
+            read_idx(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("address", ["http://site/", "file:///etc/", "ftp://site/"])
+def test_only_https_is_fetched_from(elsewhere, monkeypatch, address):
+    serve(monkeypatch, put(elsewhere / "site", made_up()))
+    monkeypatch.setitem(files.ADDRESSES, "mnist", (address,))
+    with pytest.raises(McoverError, match="is not https"):
+        load("mnist")
+
+
+def test_all_published_addresses_are_https():
+    assert all(one.startswith("https://") for of in files.ADDRESSES.values() for one in of)
+
+
+def test_a_redirection_away_from_https_is_not_followed():
+    ask = urllib.request.Request("https://site/file")
+    handler = files._HttpsOnly()
+    given = (ask, None, 302, "Found", {})
+    assert handler.redirect_request(*given, "https://mirror/file").full_url.startswith("https")
+    with pytest.raises(McoverError, match="is not https"):
+        handler.redirect_request(*given, "http://mirror/file")
+
+
+def test_a_download_has_an_end(elsewhere, monkeypatch):
+    serve(monkeypatch, put(elsewhere / "site", made_up()))
+    monkeypatch.setattr(files, "DOWNLOAD_BYTES", 1000)
+    with pytest.raises(McoverError, match="more than 1000 bytes"):
+        load("mnist")
 
 
 @pytest.mark.parametrize("compress", [True, False])
@@ -111,13 +202,11 @@ def test_mnist_is_found_in_the_named_folder(elsewhere, monkeypatch, compress):
 
 
 def test_mnist_is_fetched_once_then_found_in_the_cache(elsewhere, monkeypatch):
-    site = put(elsewhere / "site", made_up())
-    dead, alive = files.ADDRESSES["mnist"][0], site.as_uri() + "/"
-    monkeypatch.setitem(files.ADDRESSES, "mnist", (dead, alive))
+    serve(monkeypatch, put(elsewhere / "site", made_up()))
     first = load("mnist")
     kept = sorted(path.name for path in (elsewhere / "cache" / "mcover" / "mnist").iterdir())
     assert kept == sorted(f"{name}.gz" for name in files.FILES)
-    monkeypatch.setitem(files.ADDRESSES, "mnist", (dead,))
+    monkeypatch.setitem(files.ADDRESSES, "mnist", ())
     assert np.array_equal(load("mnist").train_images, first.train_images)
 
 
@@ -131,11 +220,10 @@ def test_offline_the_message_says_what_to_do(elsewhere):
 
 
 def test_a_changed_file_is_refused_wherever_it_comes_from(elsewhere, monkeypatch):
-    other = put(elsewhere / "data" / "mnist", made_up(train=30))
-    monkeypatch.setitem(files.ADDRESSES, "mnist", (other.as_uri() + "/",))
+    serve(monkeypatch, put(elsewhere / "data" / "mnist", made_up(train=30)))
     with pytest.raises(McoverError, match=r"could not be fetched.*SHA-256"):
         load("mnist")
-    assert not list((elsewhere / "cache" / "mcover" / "mnist").iterdir())
+    assert not (elsewhere / "cache").exists()
     monkeypatch.setenv(files.VARIABLE, str(elsewhere / "data"))
     with pytest.raises(McoverError, match=r"train-images-idx3-ubyte.gz is not the published mnist"):
         load("mnist")
@@ -164,7 +252,7 @@ def test_a_folder_that_is_not_there_is_said_at_once(elsewhere, monkeypatch):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(McoverError, match="'digits', 'mnist', 'fashion-mnist'"):
+    with pytest.raises(McoverError, match="'digits', 'mnist' or 'fashion-mnist'"):
         load("cifar")
 
 
@@ -246,7 +334,7 @@ def test_images_are_binarized_by_their_own_median():
         [[[0, 0], [0, 1]], [[0, 0], [0.2, 1]], [[1, 2], [3, 4]], [[5, 5], [5, 5]]], dtype=np.float32
     )
     labels = np.arange(4) % 2
-    found = binarize(Dataset("made up", images, labels, images[:0], labels[:0], 2)).train_images
+    found = binarized(Dataset("made up", images, labels, images[:0], labels[:0], 2)).train_images
     # Above the median is +1, at it or below it −1; a median of 0 is no exception.
     expected = [[-1, -1, -1, 1], [-1, -1, 1, 1], [-1, -1, 1, 1], [-1, -1, -1, -1]]
     assert found.reshape(4, 4).tolist() == expected

@@ -52,7 +52,7 @@ def test_perceptron(monkeypatch, capsys):
 
 def test_committee(monkeypatch, capsys):
     lines = run("committee.py", "--images 200 --epochs 200", monkeypatch, capsys).splitlines()
-    assert [line.split()[0] for line in lines] == ["digits:3,8:", "sgd", "rsgd", "mcover"]
+    assert [line.split()[0] for line in lines] == ["digits:3,8:", "sgd", "rsgd", "lifted"]
     assert all(float(re.search(r"test error (\S+)", line)[1]) < 0.2 for line in lines[1:])
 
 

@@ -1,5 +1,6 @@
 """``mcover train``, as a person meets it."""
 
+import io
 import json
 import re
 import sys
@@ -7,13 +8,19 @@ import sys
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import mcover.lab.training
+from mcover import progress
 from mcover.cli import main
+from mcover.cli.train import Train
 from mcover.lab import data, models
-from mcover.lab.training.loop import errors
+from mcover.lab.training import CommitteeTrial
+from mcover.lab.training.loop import Status
+from mcover.lab.training.objectives import errors
+from mcover.plain import from_plain
 
-TINY = "train --model small-mlp --images 200 --epochs 2 --batch 100"
+TINY = "--model small-mlp --images 200 --epochs 2 --batch 100"
 
 
 @pytest.fixture(autouse=True)
@@ -25,27 +32,28 @@ def one_thread():
 
 
 def train(words, folder):
-    main([*TINY.split(), *words.split(), "--output", str(folder / "new" / "net")])
+    given = f"{words} {TINY if '--model' not in words else TINY.partition('mlp ')[2]}"
+    main(["train", "network", *given.split(), "--output", str(folder / "new" / "net")])
     return folder / "new"
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "--covers 3",
-        "--covers 3 --topology identity",
-        "--covers 3 --routing weights --topology uniform --bank 2 --redraw-every 2",
-        "--covers 1 --dropout 0.3 --weight-noise 0.01",
-        "--method swa --average-from 0",
-        "--method ema --decay 0.9",
-        "--method sam --rho 0.01",
-        "--method entropy --inner-steps 2",
-        "--method rsgd --covers 3 --growth 10",
-        "--method elastic --covers 3 --period 2",
-        "--covers 3 --routing messages --streams 2 --blocks 4",
-        "--covers 3 --routing messages --mixer exact",
-        "--model conv --covers 3 --routing messages --dropout 0.2",
-        "--covers 3 --routing weights --bank 4 --destinations 2 --granularity unit",
+        "lifted --covers 3",
+        "lifted --covers 3 identity",
+        "lifted --covers 3 uniform directed --bank 2 --redraw-every 2 --no-redraw-each-epoch",
+        "lifted --covers 1 --dropout 0.3 --weight-noise 0.01",
+        "swa --average-from 0",
+        "ema --decay 0.9",
+        "sam --rho 0.01",
+        "entropy --inner-steps 2",
+        "rsgd --covers 3 --growth 10",
+        "elastic --covers 3 --period 2",
+        "lifted --covers 3 messages --streams 2 --blocks 4",
+        "lifted --covers 3 ring --sigma 2 messages --mixer exact",
+        "--model conv lifted --covers 3 messages --dropout 0.2 --noise 150%",
+        "lifted --covers 3 directed --bank 4 --destinations 2 --granularity unit",
     ],
 )
 def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):
@@ -53,7 +61,9 @@ def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "test error" in printed
     assert "355 test images" in printed
-    assert ("of a cover, mean of 3" in printed) == ("--covers 3" in words)
+    assert "[–]" in printed
+    assert ("of a cover by itself, mean of 3" in printed) == ("--covers 3" in words)
+    assert ("along the routes" in printed) == ("--covers 3" in words)
     assert (folder / "net.png").read_bytes().startswith(b"\x89PNG")
     kept = json.loads((folder / "net.json").read_text())
     digits = data.load("digits", normalize=True)
@@ -67,22 +77,23 @@ def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):
     assert str(tmp_path) not in (folder / "net.json").read_text()
 
 
-COMMITTEE = "train --model committee --data digits:3,8 --images 100 --epochs 20 --evaluate-every 10"
+COMMITTEE = "train committee --images 100 --epochs 20 --evaluate-every 10"
 
 
 @pytest.mark.parametrize(
-    "method", ["mcover", "rsgd", "elastic", "entropy", "sgd", "swa", "ema", "sam"]
+    "method", ["lifted", "rsgd", "elastic", "entropy", "sgd", "swa", "ema", "sam"]
 )
 def test_a_committee_trains_by_every_method(method, tmp_path, capsys):
     target = tmp_path / "machine"
-    main([*COMMITTEE.split(), "--method", method, "--output", str(target)])
+    main([*COMMITTEE.split(), method, "--output", str(target)])
     printed = capsys.readouterr().out
     assert "committee 64-9-1, slow" in printed
-    assert ("4 covers" in printed) == (method in ("mcover", "rsgd", "elastic"))
+    assert ("4 covers" in printed) == (method in ("lifted", "rsgd", "elastic"))
     assert "70 test images" in printed
-    assert "gradients of a single model" in printed
+    assert "minibatch gradients" in printed
     kept = json.loads((tmp_path / "machine.json").read_text())
-    assert kept["settings"]["training"]["method"] == method
+    trial = from_plain(CommitteeTrial, kept["trial"])
+    assert (trial.method.kind, trial.training.epochs, kept["seed"]) == (method, 20, 0)
     pair = data.load("digits:3,8", binarize="median")
     machine = models.load(target)
     wrong = machine.predict(torch.from_numpy(pair.test_images)).numpy() != pair.test_labels
@@ -92,40 +103,59 @@ def test_a_committee_trains_by_every_method(method, tmp_path, capsys):
 
 def test_a_committee_needs_neither_data_nor_images_to_be_named(tmp_path, capsys):
     output = ["--output", str(tmp_path / "machine")]
-    main(
-        ["train", "--model=committee", "--method", "sgd", "--epochs", "3", "--seeds", "2", *output]
-    )
-    assert "digits:3,8: 280 training and 70 test images" in capsys.readouterr().out
+    main(["train", "committee", "sgd", "--epochs", "3", "--seeds", "2", *output])
+    assert "digits:3,8: 287 training and 70 test images" in capsys.readouterr().out
 
 
 def test_trainings_that_stop_in_different_epochs_are_shown_together(tmp_path, capsys):
-    words = "--method sgd --lr 1 --epochs 300 --momentum 0.9 --images 40 --batch 20 --seeds 3"
-    main([*COMMITTEE.split(), *words.split(), "--output", str(tmp_path / "machine")])
+    words = "sgd --lr 1 --epochs 300 --momentum 0.9 --images 40 --batch 20 --seeds 3"
+    given = ["train", "committee", "--evaluate-every", "10"]
+    main([*given, *words.split(), "--output", str(tmp_path / "machine")])
     printed = " ".join(capsys.readouterr().out.split())  # a narrow terminal wraps the title
     assert re.search(r"after \d+ to \d+ epochs, where the training images were right", printed)
     assert (tmp_path / "machine.png").exists()
 
 
+def help_of(words, capsys):
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--help"])
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
 def test_the_help_shows_the_defaults_of_the_model_that_is_named(capsys):
-    for words, epochs in (("", 40), ("--model committee", 20000)):
-        with pytest.raises(SystemExit):
-            main(["train", *words.split(), "--help"])
-        shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-        assert f"(default: {epochs})" in shown
+    for words, epochs in (("train", 40), ("train network", 40), ("train committee", 20000)):
+        assert f"(default: {epochs})" in help_of(words, capsys)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["train", "train committee", "train network rsgd", "train network lifted messages"],
+)
+def test_the_help_names_choices_and_never_a_bare_text(words, capsys):
+    shown = help_of(words, capsys)
+    assert "{None}" not in shown
+    assert "STR" not in shown
+    assert "tyro" not in shown
+
+
+def test_options_of_another_method_are_not_there(capsys):
+    shown = help_of("train network sam", capsys)
+    assert "--rho" in shown
+    assert not any(option in shown for option in ("--covers", "--bank", "--decay", "--hidden"))
 
 
 def test_several_seeds_have_an_interval_and_a_network_each(tmp_path, capsys):
-    folder = train("--covers 1 --seeds 2 --seed 5", tmp_path)
-    assert "intervals: over 2 seeds" in capsys.readouterr().out
+    folder = train("sgd --seeds 2 --seed 5", tmp_path)
+    assert "intervals: over seeds (2 seeds)" in capsys.readouterr().out
     assert sorted(path.name for path in folder.glob("*.safetensors")) == [
         "net-5.safetensors",
         "net-6.safetensors",
     ]
     courses = [json.loads((folder / f"net-{seed}.json").read_text()) for seed in (5, 6)]
-    assert [one["settings"]["seed"] for one in courses] == [5, 6]
+    assert [one["seed"] for one in courses] == [5, 6]
     losses = [one["history"]["train_loss"] for one in courses]
     assert not np.array_equal(*losses)
-    alone = train("--covers 1 --seed 6", tmp_path / "alone")
+    alone = train("sgd --seed 6", tmp_path / "alone")
     assert json.loads((alone / "net.json").read_text())["history"]["train_loss"] == losses[1]
 
 
@@ -139,34 +169,40 @@ def test_an_interrupt_still_shows_and_saves(tmp_path, capsys, monkeypatch):
         return step(self, *batch)
 
     monkeypatch.setattr(mcover.lab.training.loop._Loop, "step", stop)
-    folder = train("--covers 1 --seeds 3", tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        train("sgd --seeds 3", tmp_path)
+    assert stopped.value.code == 130
     printed = capsys.readouterr().out
     assert "interrupted" in printed
     assert "after 1.5 epochs" in printed
-    assert (folder / "net-0.safetensors").exists()
+    assert (tmp_path / "new" / "net-0.safetensors").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--seeds 0", "seeds is 0"),
-        ("--epochs 0", "epochs is 0"),
+        ("--seeds 0", "--seeds is 0"),
+        ("--seed -1", "--seed is -1"),
+        ("--epochs 0", "--epochs is 0"),
         ("--images 99999", "from 1 to 1442"),
-        ("--covers 0", "covers is 0"),
-        ("--topology ring --sigma -1", "sigma must be positive"),
-        ("--method sgd --covers 3", "covers is for methods on covers"),
-        ("--rho 0.1", "rho is an option of method 'sam'; the method is 'mcover'"),
-        ("--method sam --topology ring", "topology is for method 'mcover'"),
-        ("--topology uniform --sigma 1", "sigma is for a ring"),
-        ("--routing messages --bank 3", "bank is for routing 'weights'"),
-        ("--hidden 3", "hidden is for model 'committee'"),
+        ("lifted --covers 0", "--covers is 0"),
+        ("lifted ring --sigma -1", "--sigma of GaussianRing is -1"),
+        ("sgd --covers 3", "--covers"),
+        ("--rho 0.1", "--rho"),
+        ("sam ring", "ring"),
+        ("lifted uniform --sigma 1", "--sigma"),
+        ("lifted messages --bank 3", "--bank"),
+        ("--hidden 3", "--hidden"),
         ("--data digits:3", "is one class"),
-        ("--model committee --data digits", "tells two classes apart"),
+        ("--data frobnicate", "no data set 'frobnicate'"),
+        ("--noise much", "noise is 'much'"),
+        ("--output /", "output is '/'"),
     ],
 )
 def test_bad_input_ends_with_a_message(words, message, tmp_path, capsys):
+    given = ["--output", str(tmp_path / "new" / "net"), *TINY.split()]
     with pytest.raises(SystemExit) as stop:
-        train(words, tmp_path)
+        main(["train", "network", *given, *words.split()])
     assert stop.value.code == 2
     said = capsys.readouterr()
     assert message in " ".join((said.out + said.err).replace("│", " ").split())
@@ -176,11 +212,53 @@ def test_bad_input_ends_with_a_message(words, message, tmp_path, capsys):
 def test_a_line_says_how_far_it_is(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mcover.progress._PLAIN_SECONDS", -1.0)
     monkeypatch.setattr("mcover.lab.training.loop._SHOW_SECONDS", 0.0)
-    train("--covers 3", tmp_path)
+    train("lifted --covers 3", tmp_path)
     shown = capsys.readouterr().err.splitlines()
-    assert shown[0] == "  0%  compiling, or loading what was compiled before"
-    assert re.match(r" *25%  epoch 1/2  loss \d\.\d+", shown[1])
-    assert re.match(r"100%  epoch 2/2  loss .*  covers \d+\.\d+%  collapse \d+", shown[-1])
+    assert shown[0] == "  0%  loading torch and digits"
+    assert shown[1] == "  0%  lifting and compiling"
+    assert re.match(r" *25%  epoch 1/2 loss \d", shown[2])
+    assert re.match(r"100%  epoch 2/2 loss .* error \d+\.\d%", shown[-1])
+    assert max(map(len, shown)) < 80
+
+
+@pytest.mark.parametrize("seeds", [1, 10])
+def test_the_live_line_fits_80_columns(seeds, monkeypatch):
+    terminal = Console(file=io.StringIO(), width=80, force_terminal=True)
+    monkeypatch.setattr("mcover.progress.errors", terminal)
+    with progress.live_line() as line:
+        show = Train(CommitteeTrial(), seeds=seeds)._show(line, seeds - 1)
+        show(Status(0.999, 20_000, 1.234e-5, 0.4567))
+        line._bar.refresh()
+        shown = line._bar.get_renderable()
+        texts = ["".join(part.text for part in row) for row in terminal.render_lines(shown)]
+    assert len(texts) == 1
+    assert "error 45.7%" in texts[0]
+    assert "left" in texts[0]
+    assert "…" not in texts[0]
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys, monkeypatch):
+    def never(*given, **kwargs):
+        raise AssertionError("trained all the same")
+
+    monkeypatch.setattr("mcover.lab.training.loop._Loop.run", never)
+    (tmp_path / "new").write_text("a file, not a folder")
+    with pytest.raises(SystemExit) as stop:
+        train("sgd", tmp_path)
+    assert stop.value.code == 2
+    assert "is not a folder that can be written" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_that_cannot_be_written_goes_elsewhere(tmp_path, capsys, monkeypatch):
+    (tmp_path / "new" / "net.safetensors").mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spare"))
+    (tmp_path / "spare").mkdir()
+    train("sgd", tmp_path)
+    said = capsys.readouterr()
+    assert "net.safetensors" in said.err
+    (kept,) = (tmp_path / "spare").glob("*/net.safetensors")
+    assert str(kept.name) in said.out
+    models.load(kept.with_suffix(""))
 
 
 def test_data_that_is_not_there_ends_with_a_message(tmp_path, capsys, monkeypatch):
@@ -199,5 +277,5 @@ def test_the_demo_without_torch_says_what_to_install(tmp_path, capsys, monkeypat
 def test_without_torch_the_message_says_what_to_install(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(SystemExit):
-        train("--covers 3", tmp_path)
+        train("sgd", tmp_path)
     assert "pip install 'mcover[torch,data]'" in " ".join(capsys.readouterr().err.split())

@@ -12,9 +12,8 @@ from torch.nn import functional
 from mcover.errors import McoverError
 from mcover.lab import data, models
 from mcover.lab.models import Conv, Mlp
-from mcover.lab.training import loop
+from mcover.lab.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Training, loop
 from mcover.lab.training.loop import fit
-from mcover.lab.training.settings import Training
 
 TINY = Mlp((64, 24, 10))
 WHOLE = 10_000  # a batch of all images: the order then plays no part
@@ -39,6 +38,10 @@ class Stack(nn.Module):
     def __init__(self, parts):
         super().__init__()
         self.parts = nn.ModuleList(parts)
+        self.covers = len(parts)
+
+    def cover(self, index):
+        return self.parts[index]
 
     def forward(self, x):
         return torch.stack([part(x) for part in self.parts])
@@ -114,7 +117,7 @@ def test_streams_along_the_batch_count_as_one_cover(digits):
 
 def test_swa_averages_the_epochs_after_its_start(digits):
     model, twin = TINY.build(seed=0), TINY.build(seed=0)
-    history = fit(model, digits, Training(epochs=4, batch=WHOLE, method="swa", average_from=0.5))
+    history = fit(model, digits, Training(epochs=4, batch=WHOLE), SWA(average_from=0.5))
     states = list(by_hand(twin, digits.train_images, digits.train_labels, 4))
     assert_same(model.state_dict(), states[3])
     mean = {name: (states[2][name] + states[3][name]) / 2 for name in states[0]}
@@ -123,7 +126,7 @@ def test_swa_averages_the_epochs_after_its_start(digits):
 
 def test_swa_measures_batch_norm_anew(digits):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
-    history = fit(model, digits, Training(epochs=2, batch=100, method="swa", average_from=0.0))
+    history = fit(model, digits, Training(epochs=2, batch=100), SWA(average_from=0.0))
     with torch.no_grad():
         hidden = history.model[1](torch.from_numpy(digits.train_images).flatten(1))
     torch.testing.assert_close(history.model[2].running_mean, hidden.mean(0), rtol=1e-3, atol=1e-4)
@@ -206,19 +209,48 @@ def test_a_frozen_module_is_refused(digits):
         ({"lr": float("nan")}, "lr is nan"),
         ({"momentum": -1.0}, "momentum is -1.0"),
         ({"weight_noise": -0.1}, "weight_noise is -0.1"),
-        ({"method": "swa", "average_from": 1.0}, "average_from is 1.0"),
-        ({"method": "adam"}, "method is 'adam'; write one of 'sgd', 'mcover'"),
         ({"judge": "teacher"}, "judge is 'teacher'"),
-        ({"average_from": 0.5}, "option of method 'swa'; the method is 'sgd'"),
-        ({"coupling": 1.0, "method": "sam"}, "option of method 'rsgd' and 'elastic'"),
-        ({"method": "entropy", "inner_steps": 0}, "inner_steps is 0"),
-        ({"method": "rsgd", "coupling": -1.0}, "coupling is -1.0"),
         ({"stop_loss": float("nan")}, "stop_loss is nan"),
+        ({"epochs": float("nan")}, "epochs is nan"),
+        ({"epochs": float("inf")}, "epochs is inf"),
+        ({"epochs": 1.5}, "epochs is 1.5"),
+        ({"batch": float("nan")}, "batch is nan"),
+        ({"batch": True}, "batch is True"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(bad, message):
+def test_trainings_that_cannot_be_are_refused(bad, message):
     with pytest.raises(McoverError, match=message):
         Training(**bad)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SWA(average_from=1.0), "average_from is 1.0"),
+        (lambda: Entropy(inner_steps=0), "inner_steps is 0"),
+        (lambda: RSGD(coupling=-1.0), "coupling is -1.0"),
+        (lambda: Elastic(period=0), "period is 0"),
+        (lambda: EMA(decay=1), "decay is 1"),
+        (lambda: SAM(rho=float("nan")), "rho is nan"),
+        (lambda: Lifted(covers=0), "covers is 0"),
+        (lambda: Lifted(topology="ring"), "topology is 'ring'; write mcover.Uniform"),
+        (lambda: Lifted(routing="messages"), r"routing is 'messages'; write mcover.Directed"),
+        (lambda: Lifted(noise="much"), "noise is 'much'"),
+        (lambda: Lifted(noise="-5%"), "noise is '-5%'"),
+        (lambda: Lifted(noise=0.1, start="independent"), "write noise=0"),
+    ],
+)
+def test_methods_that_cannot_be_are_refused(make, message):
+    with pytest.raises(McoverError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("name", ["model", "data", "training", "method"])
+def test_what_is_no_training_is_refused(digits, name):
+    given = {"model": TINY.build(seed=0), "data": digits, "training": Training(epochs=1)}
+    for odd in ({}, None, "sgd", SGD):
+        with pytest.raises(McoverError, match=f"{name} is .*write"):
+            fit(**given | {name: odd})
 
 
 def test_networks_have_the_sizes_of_the_paper():
@@ -256,11 +288,31 @@ def test_a_network_comes_back_from_disk(tmp_path, kind):
     x = torch.ones(2, 8, 8)
     assert torch.equal(back(x), model(x))
     assert not back.training
-    paths[1].write_text('{"model": {"kind": "mlp", "sizes": [64, 9, 10], "dropout": 0.0}}')
-    with pytest.raises(McoverError, match="cannot read a model"):
-        models.load(tmp_path / "new" / "net")
+    for odd in (
+        '{"model": {"kind": "mlp", "sizes": [64, 9, 10]}}',
+        "{",
+        "[" * 10**5,
+        '{"model": 1}',
+    ):
+        paths[1].write_text(odd)
+        with pytest.raises(McoverError, match="cannot read a model"):
+            models.load(tmp_path / "new" / "net")
     with pytest.raises(McoverError, match="without its ending"):
         models.load(tmp_path / "missing")
+
+
+def test_a_model_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    old, new = TINY.build(seed=0), TINY.build(seed=1)
+    models.save(old, TINY, tmp_path / "net")
+
+    def full(*given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(McoverError, match=r"cannot write .*No space left"):
+        models.save(new, TINY, tmp_path / "net")
+    assert torch.equal(models.load(tmp_path / "net")[1].weight, old[1].weight)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.json", "net.safetensors"]
 
 
 @pytest.mark.parametrize(("sizes", "dropout"), [((3,), 0.0), ((3, 0, 1), 0.0), ((3, 1), 1.0)])

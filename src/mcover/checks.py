@@ -75,11 +75,11 @@ def real(
     return number
 
 
-def counts(of: Any, *names: str, optional: bool = False) -> None:
+def counts(of: Any, *names: str, optional: bool = False, most: int | None = None) -> None:
     """Fields of a frozen value that are whole numbers of at least 1, or None where optional."""
     for name in names:
         if not (optional and getattr(of, name) is None):
-            object.__setattr__(of, name, whole(name, getattr(of, name), 1))
+            object.__setattr__(of, name, whole(name, getattr(of, name), 1, most))
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
@@ -225,3 +225,16 @@ def writable(path: Any) -> Path:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise McoverError(f"cannot write {target}: {folder} is not a folder that can be written.")
     return target
+
+
+def numbers_of(of: Any, *names: str, optional: bool = False, **limits: Any) -> None:
+    """Fields of a frozen value that are real numbers within limits, or None where optional."""
+    for name in names:
+        if not (optional and getattr(of, name) is None):
+            object.__setattr__(of, name, real(name, getattr(of, name), **limits))
+
+
+def flags_of(of: Any, *names: str) -> None:
+    """Fields of a frozen value that are True or False."""
+    for name in names:
+        object.__setattr__(of, name, flag(name, getattr(of, name)))

@@ -16,8 +16,7 @@ from mcover.annealing import Method
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
 from mcover.lab.perceptron import Outcome, PerceptronTrial, join, run_paired, summarize
-from mcover.lab.training.experiment import Experiment
-from mcover.lab.training.settings import Training
+from mcover.lab.training import NetworkTrial, Training
 from mcover.progress import console, live_line
 from mcover.statistics import Estimate
 
@@ -89,8 +88,8 @@ class Demo:
             console.print(text, markup=False)
             return
         console.print()
-        how = Training(epochs=self.epochs, batch=64, method="mcover")
-        Train(Experiment(how), output=self.output / "training").run()
+        trial = NetworkTrial(training=Training(epochs=self.epochs, batch=64))
+        Train(trial, output=self.output / "training").run()
 
 
 def summary_table(summaries: dict[str, dict[str, Estimate]]) -> Table:

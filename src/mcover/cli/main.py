@@ -42,6 +42,9 @@ ABOUT = (
 def main(arguments: list[str] | None = None) -> None:
     """Runs a verb; exits with 2 on bad input and with 130 on Ctrl-C."""
     given = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a letter it does not know must not end the work
+            stream.reconfigure(errors="replace")
     if given == ["--version"]:
         console.print(f"mcover {__version__}")
         return

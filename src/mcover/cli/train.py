@@ -2,147 +2,164 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.table import Table
 
-from mcover import __version__
-from mcover.cli.training_table import course, summary
+from mcover import __version__, checks, statistics
 from mcover.errors import McoverError
-from mcover.lab.training.experiment import COMMITTEE_TRAINING, Experiment
-from mcover.lab.training.history import History, Status
-from mcover.lab.training.settings import Training
-from mcover.progress import Line, console, live_line
+from mcover.lab.figures.style import save
+from mcover.lab.figures.training import training_figure
+from mcover.lab.training import CommitteeTrial, Lifted, NetworkTrial
+from mcover.plain import to_plain
+from mcover.progress import Line, console, errors, live_line
 
 if TYPE_CHECKING:
-    from mcover.lab.data import Dataset
-    from mcover.lab.models import Kind
+    from mcover.lab.models import Architecture
+    from mcover.lab.training.loop import History, Status
 
-COMMITTEE_IMAGES = 500  # the paper's number, or all where there are fewer
+_DEFAULT = NetworkTrial()
+_ENDS = {
+    "epochs": "",
+    "loss": ", where the loss fell below its limit",
+    "errors": ", where the training images were right",
+    "interrupt": "",
+}
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train a model: a live line, a summary, a picture, and the one model that it comes to."""
+    """Train a model: a live line, a summary, a picture, and the trained model on disk."""
 
-    experiment: Experiment
-    """What is learned, by what and how."""
+    trial: NetworkTrial | CommitteeTrial = _DEFAULT
+    """What is learned, by what model and how."""
     seeds: int = 1
     """Independent trainings."""
     seed: int = 0
     """First seed: it draws the weights, the routes, the images of a subset and their order."""
     output: Path = Path("out/train")
-    """Where to write: OUTPUT.png, and OUTPUT.safetensors with OUTPUT.json, the one model."""
+    """Where to write: OUTPUT.png, and OUTPUT.safetensors with OUTPUT.json, the model."""
+
+    def __post_init__(self) -> None:
+        checks.whole("seeds", self.seeds, 1)
+        checks.whole("seed", self.seed, 0)
+        if not self.output.name:
+            raise McoverError(f"output is {str(self.output)!r}; write a path without an ending.")
 
     def run(self) -> None:
-        if self.seeds < 1:
-            raise McoverError(f"seeds is {self.seeds}; write at least 1.")
-        _require_torch()
-        from mcover.lab.figures.style import save
-        from mcover.lab.figures.training import training_figure
-        from mcover.lab.training import trial
-
-        whole = trial.dataset(self.experiment)
-        experiment = _with_images(self.experiment, whole)
-        kind = trial.kind_of(experiment, whole)
-        histories: list[History] = []
+        trial = self.trial
+        picture = checks.writable(self.output.parent / f"{self.output.name}.png")
         with live_line() as line:
-            for number in range(self.seeds):
-                seed = self.seed + number
-                if not number:
-                    shown = trial.images_of(experiment, seed, whole)
-                    console.print(f"{shown}\n{describe(experiment, kind)}", markup=False)
-                    if experiment.training.method == "mcover":
-                        line.wait("compiling, or loading what was compiled before")
-                one = trial.train(experiment, seed, self._show(line, number), whole)
-                if len(one.epoch):
-                    histories.append(one)
-                if one.interrupted:
-                    break
+            line.wait(f"loading torch and {trial.data}")
+            trial.prepare()
+            data = trial.images_of(self.seed)
+            kind = trial.architecture(data)
+            console.print(f"{data}\n{describe(trial, kind)}", markup=False)
+            line.wait("lifting and compiling" if trial.covers > 1 else "first gradient steps")
+            histories = self._train(line)
         if not histories:
             raise KeyboardInterrupt
-        if histories[-1].interrupted:
+        interrupted = histories[-1].interrupted
+        if interrupted:
             console.print("interrupted: what follows is what was reached so far")
-        console.print(summary(histories, len(shown.test_labels)))
-
-        title = f"{experiment.data}, {describe(experiment, kind)}"
-        picture = self.output.with_name(self.output.name + ".png")
-        console.print(f"picture: {save(training_figure(histories, title), picture)}")
+        console.print(summary(histories))
         for number, one in enumerate(histories):
-            weights, _ = self._save(one, kind, experiment, number)
-            console.print(f"model: {weights} (mcover.lab.models.load)", soft_wrap=True)
+            console.print(f"model: {self._save(one, kind, number)} (mcover.lab.models.load)")
+        title = f"{trial.data}, {describe(trial, kind)}"
+        console.print(f"picture: {save(training_figure(histories, title), picture)}")
+        if interrupted:
+            raise KeyboardInterrupt
 
-    def _save(
-        self, history: History, kind: Kind, experiment: Experiment, number: int
-    ) -> tuple[Path, Path]:
+    def _train(self, line: Line) -> list[History]:
+        histories: list[History] = []
+        for number in range(self.seeds):
+            one = self.trial.train(self.seed + number, self._show(line, number))
+            if len(one.epoch):
+                histories.append(one)
+            if one.interrupted:
+                break
+        return histories
+
+    def _save(self, history: History, kind: Architecture, number: int) -> Path:
+        """Writes the model, at worst somewhere else: a training is not to be lost."""
         from mcover.lab import models
 
-        ending = f"-{self.seed + number}" if self.seeds > 1 else ""
-        return models.save(
-            history.model,
-            kind,
-            self.output.with_name(self.output.name + ending),
-            settings=asdict(experiment) | {"seed": self.seed + number},
-            history=course(history),
-            version=__version__,
-        )
+        name = self.output.name + (f"-{self.seed + number}" if self.seeds > 1 else "")
+        facts = {"trial": to_plain(self.trial), "seed": self.seed + number}
+        facts |= {"history": course(history), "version": __version__}
+        try:
+            return models.save(history.model, kind, self.output.with_name(name), **facts)[0]
+        except (McoverError, OSError) as error:
+            errors.print(f"mcover train: {error}", markup=False)
+            elsewhere = Path(tempfile.mkdtemp(prefix="mcover-")) / name
+            return models.save(history.model, kind, elsewhere, **facts)[0]
 
-    def _show(self, line: Line, number: int) -> Any:
+    def _show(self, line: Line, number: int) -> Callable[[Status], None]:
         def show(status: Status) -> None:
-            errors = f"covers {status.cover_error:.2%}  collapse {status.collapse_error:.2%}"
-            which = f"seed {number + 1}/{self.seeds}  " if self.seeds > 1 else ""
-            epochs = self.experiment.training.epochs
-            line(
-                (number + status.share) / self.seeds,
-                f"{which}epoch {status.epoch}/{epochs}  loss {status.loss:.4f}  "
-                f"{errors if np.isfinite(status.cover_error) else ''}",
-            )
+            text = f"epoch {status.epoch}/{self.trial.training.epochs} loss {status.loss:.2g}"
+            if self.seeds > 1:
+                text = f"seed {number + 1}/{self.seeds} epoch {status.epoch}"
+            if status.collapse_error >= 0:  # not before the first evaluation
+                text += f" error {status.collapse_error:.1%}"
+            line((number + status.share) / self.seeds, text)
 
         return show
 
 
-def defaults(arguments: Sequence[str]) -> Train:
-    """What the command line begins with: the defaults of the model that it names.
-
-    The method is M-cover, unless another is named.
-    """
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    named = dict(pairwise(words))
-    if named.get("--model") == "committee":
-        training = replace(COMMITTEE_TRAINING, method="mcover")
-        return Train(Experiment(training, "digits:3,8", "committee", subset_seed=0))
-    return Train(Experiment(Training(method="mcover")))
-
-
-def describe(experiment: Experiment, kind: Kind) -> str:
+def describe(trial: NetworkTrial | CommitteeTrial, kind: Architecture) -> str:
     """The model and how it is trained, in a few words."""
-    method = experiment.training.method
-    if experiment.count == 1:
-        return f"{kind}, {'plain' if method in ('sgd', 'mcover') else method}"
-    routed = f"{experiment.topology_value()!r}, routed {experiment.kind_of_routing}"
-    return f"{kind}, {experiment.count} covers, {routed if method == 'mcover' else method}"
+    method = trial.method
+    if trial.covers == 1:
+        plain = method.kind in ("sgd", "lifted")
+        return f"{kind}, {'plain' if plain else method.kind}"
+    how = f"{method.topology!r}, {method.routing.kind}" if isinstance(method, Lifted) else ""
+    return f"{kind}, {trial.covers} covers, {how or method.kind}"
 
 
-def _with_images(experiment: Experiment, whole: Dataset) -> Experiment:
-    """The committee's number of images, where none is given: 500, or all that can be balanced."""
-    if not experiment.committee or experiment.images is not None:
-        return experiment
-    fewest = int(np.bincount(whole.train_labels, minlength=whole.classes).min())
-    left = fewest * whole.classes - (experiment.validation or 0)
-    return replace(experiment, images=max(1, min(COMMITTEE_IMAGES, left)))
+def summary(histories: Sequence[History]) -> Table:
+    """The last evaluation in figures, with intervals over seeds."""
+    epochs = [one.epoch[-1] for one in histories]
+    span = f"{min(epochs):.6g}" + (f" to {max(epochs):.6g}" if min(epochs) < max(epochs) else "")
+    ends = {one.stopped for one in histories}
+    end = _ENDS[histories[0].stopped] if len(ends) == 1 else ""
+    table = Table(title=f"after {span} epochs{end}", title_justify="left")
+    table.add_column("figure")
+    table.add_column("value [95 % interval]", justify="right")
+    seeds = f"{len(histories)} seeds" if len(histories) > 1 else "one seed, so no interval"
+    table.caption = f"intervals: over seeds ({seeds})"
+
+    covers = histories[0].cover_error.shape[1]
+    rows: list[tuple[str, list[float], str]] = []
+    name = "test error of the collapse" if covers > 1 else "test error"
+    rows.append((name, [one.collapse_error[-1] for one in histories], ".4f"))
+    if covers > 1:
+        name = f"test error of a cover by itself, mean of {covers}"
+        rows.append((name, [one.cover_error[-1].mean() for one in histories], ".4f"))
+    routed = [one.routed_error[-1].mean() for one in histories if one.routed_error is not None]
+    if routed:
+        rows.append(("test error along the routes, mean", routed, ".4f"))
+    rows.append(("training loss per cover", [one.train_loss[-1] for one in histories], ".4g"))
+    rows.append(("minibatch gradients", [float(one.gradients[-1]) for one in histories], ",.0f"))
+    rows.append(("seconds of training", [one.seconds[-1] for one in histories], ".4g"))
+    for name, values, spec in rows:
+        table.add_row(name, _with_interval(values, spec))
+    return table
 
 
-def _require_torch() -> None:
-    # Threads that spin while they wait are several times slower on a machine that others use too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise McoverError(
-            "'mcover train' needs torch, which is not installed: pip install 'mcover[torch,data]'."
-        ) from error
+def course(history: History) -> dict[str, Any]:
+    """A history as plain lists, for JSON."""
+    names = ("epoch", "train_loss", "cover_error", "routed_error", "collapse_error", "seconds")
+    columns = {name: getattr(history, name) for name in (*names, "gradients")}
+    kept = {name: array.tolist() for name, array in columns.items() if array is not None}
+    return kept | {"stopped": history.stopped}
+
+
+def _with_interval(values: Sequence[float], spec: str) -> str:
+    if len(values) == 1:
+        return f"{values[0]:{spec}} [–]"
+    return f"{statistics.mean(np.array(values)):{spec}}"

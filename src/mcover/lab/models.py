@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as packed
 from torch import nn
 
+from mcover import checks
 from mcover.errors import McoverError
+from mcover.files import write_atomic
 from mcover.lab.committee.machine import CommitteeMachine
+from mcover.lab.committee.schedules import SLOW, Sharpening
+from mcover.plain import from_plain, to_plain
 from mcover.seeds import Seed, seed_sequence
+
+_HEADER_BYTES = 1 << 24  # no description of a model is longer
 
 
 @dataclass(frozen=True)
@@ -31,18 +40,21 @@ class Mlp:
     )
     """
 
+    kind: ClassVar[str] = "mlp"
+
     sizes: tuple[int, ...]
     """Units of each layer, from the inputs to the classes."""
     dropout: float = 0.0
     """Share of hidden units that are dropped in training."""
 
     def __post_init__(self) -> None:
-        if len(self.sizes) < 2 or any(size < 1 for size in self.sizes):
-            raise McoverError(
-                f"Mlp sizes are {self.sizes}; write inputs, hidden layers and classes, e.g. "
-                "(784, 512, 512, 10)."
-            )
-        _check_dropout(self.dropout)
+        sizes = checks.instance("sizes", self.sizes, (tuple, list), "(784, 512, 512, 10)")
+        if len(sizes) < 2:
+            raise McoverError(f"sizes is {sizes}; write inputs, hidden layers and classes.")
+        object.__setattr__(self, "sizes", tuple(checks.whole("a size", n, 1) for n in sizes))
+        weights = sum(a * b for a, b in pairwise(self.sizes))
+        checks.memory(8 * weights, f"a network of {self}", "take smaller layers")
+        checks.numbers_of(self, "dropout", least=0, below=1)
 
     def __str__(self) -> str:
         return "-".join(map(str, self.sizes))
@@ -75,6 +87,8 @@ class Conv:
     )
     """
 
+    kind: ClassVar[str] = "conv"
+
     size: tuple[int, int]
     """Height and width of the images."""
     channels: tuple[int, ...] = (16, 32)
@@ -84,13 +98,19 @@ class Conv:
     """Share of the numbers that are dropped before the last layer in training."""
 
     def __post_init__(self) -> None:
-        least = 2 ** len(self.channels)
-        if not self.channels or min(self.channels) < 1 or min(self.size) < least:
+        for name, example in (("size", "(28, 28)"), ("channels", "(16, 32)")):
+            given = checks.instance(name, getattr(self, name), (tuple, list), example)
+            object.__setattr__(self, name, tuple(checks.whole(name, n, 1) for n in given))
+        checks.counts(self, "classes")
+        if not self.channels or len(self.size) != 2 or min(self.size) < 2 ** len(self.channels):
             raise McoverError(
-                f"Conv channels are {self.channels} on images of {self.size}; write channels of "
-                "each convolution, e.g. (16, 32), of which every one halves the image."
+                f"channels are {self.channels} on images of {self.size}; write channels of each "
+                "convolution, e.g. (16, 32), of which every one halves the image."
             )
-        _check_dropout(self.dropout)
+        weights = 9 * sum(a * b for a, b in pairwise((1, *self.channels)))
+        last = self.channels[-1] * self.size[0] * self.size[1] * self.classes
+        checks.memory(8 * (weights + last), f"{self}", "take fewer channels")
+        checks.numbers_of(self, "dropout", least=0, below=1)
 
     def __str__(self) -> str:
         return f"convolutions {'-'.join(map(str, self.channels))}-{self.classes}"
@@ -111,17 +131,19 @@ class Conv:
 
 
 @dataclass(frozen=True)
-class Committee:
+class CommitteeModel:
     """A committee machine; images are flattened.
 
-    >>> Committee(64, hidden=3).build(seed=0)
+    >>> CommitteeModel(64, hidden=3).build(seed=0)
     CommitteeMachine(inputs=64, hidden=3, schedule=slow)
     """
 
+    kind: ClassVar[str] = "committee"
+
     inputs: int
     hidden: int = 9
-    schedule: str = "slow"
-    """How β and γ grow: see :func:`mcover.lab.committee.schedules.sharpening`."""
+    schedule: Sharpening = SLOW
+    """How β and γ grow."""
     normalize: bool = True
     """Whether the rows are kept at norm √N."""
 
@@ -135,13 +157,7 @@ class Committee:
         )
 
 
-def _check_dropout(share: float) -> None:
-    if not 0 <= share < 1:
-        raise McoverError(f"dropout is {share}; write a share from 0 to below 1.")
-
-
-Kind: TypeAlias = Mlp | Conv | Committee
-KINDS: dict[str, type[Kind]] = {"mlp": Mlp, "conv": Conv, "committee": Committee}
+Architecture = Mlp | Conv | CommitteeModel
 
 
 def paper_mlp(inputs: int = 784, classes: int = 10, dropout: float = 0.0) -> Mlp:
@@ -154,48 +170,57 @@ def small_mlp(inputs: int = 784, classes: int = 10, dropout: float = 0.0) -> Mlp
     return Mlp((inputs, 256, 256, classes), dropout)
 
 
-def save(model: nn.Module, kind: Kind, path: str | Path, **facts: Any) -> tuple[Path, Path]:
-    """Writes PATH.safetensors, the weights, and PATH.json: what they are weights of, and facts."""
-    from safetensors.torch import save_file
+def save(model: nn.Module, kind: Architecture, path: str | Path, **facts: Any) -> tuple[Path, Path]:
+    """Writes PATH.safetensors, the weights, and PATH.json: what they are weights of, and facts.
 
-    target = Path(path)
-    weights = target.with_name(target.name + ".safetensors")
-    config = target.with_name(target.name + ".json")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    Each file is written whole or not at all.
+    """
+    weights, config = _paths(path)
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    save_file(tensors, weights)
-    name = next(name for name, one in KINDS.items() if isinstance(kind, one))
-    described = {"kind": name} | asdict(kind)
-    if isinstance(model, CommitteeMachine):
-        described |= {"sharpness": [model.beta, model.gamma]}
-    config.write_text(json.dumps({"model": described} | facts, indent=1) + "\n")
+    sharpness = (
+        {"sharpness": [model.beta, model.gamma]} if isinstance(model, CommitteeMachine) else {}
+    )
+    text = json.dumps({"model": to_plain(kind)} | sharpness | facts, indent=1) + "\n"
+    write_atomic(weights, packed(tensors))
+    write_atomic(config, text.encode())
     return weights, config
 
 
 def load(path: str | Path) -> nn.Module:
     """The model that :func:`save` wrote to PATH.safetensors and PATH.json, ready to use."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    target = Path(path)
+    weights, config = _paths(path)
     try:
-        given: Mapping[str, Any] = json.loads(target.with_name(target.name + ".json").read_text())
-        described = dict(given["model"])
-        sharpness = described.pop("sharpness", None)
-        kind = KINDS[described.pop("kind", "mlp")]
-        plain: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in described.items()
-        }
-        model = kind(**plain).build(seed=0)
-        model.load_state_dict(load_file(target.with_name(target.name + ".safetensors")))
-        if isinstance(model, CommitteeMachine) and sharpness is not None:
-            model.beta, model.gamma = map(float, sharpness)
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        if config.stat().st_size > _HEADER_BYTES:
+            raise McoverError(f"{config} is no description of a model: it is too long.")
+        given = json.loads(config.read_text())
+        kind: Architecture = from_plain(Architecture, given["model"], "the model")
+        tensors = load_file(weights)
+        needed = sum(tensor.nbytes for tensor in tensors.values())
+        checks.memory(2 * needed, f"the model in {weights}", "take a smaller one")
+        model = kind.build(seed=0)
+        model.load_state_dict(tensors)
+        if isinstance(model, CommitteeMachine):
+            beta, gamma = given["sharpness"]
+            model.beta = checks.real("beta", beta, above=0)
+            model.gamma = checks.real("gamma", gamma, above=0)
+    except (
+        *(OSError, KeyError, TypeError, ValueError, RuntimeError),
+        *(RecursionError, SafetensorError),
+    ) as error:
         raise McoverError(
-            f"cannot read a model from {target}.json and {target}.safetensors: {error}; give the "
-            "path that 'mcover train' printed, without its ending."
+            f"cannot read a model from {config} and {weights}: {error}; give the path that 'mcover "
+            "train' printed, without its ending."
         ) from error
     return model.eval()
+
+
+def _paths(path: str | Path) -> tuple[Path, Path]:
+    example = "a path without an ending, e.g. 'out/train'"
+    target = Path(checks.instance("path", path, (str, Path), example))  # type: ignore[arg-type]
+    if not target.name or "\0" in str(target):
+        raise McoverError(f"path is {str(path)!r}; write {example}.")
+    weights, config = (target.with_name(target.name + end) for end in (".safetensors", ".json"))
+    return weights, config
 
 
 @contextmanager

@@ -1,8 +1,15 @@
-"""The committee machine with smooth weights: surrogate, schedules, and a fast lift."""
+"""The committee machine with smooth weights: surrogate, schedules, and a fast gradient.
 
-from mcover.lab.committee.machine import CommitteeMachine, collapse, machine_of
+torch is loaded with the first use of a name that needs it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from mcover.lab.committee.schedules import FAST, SLOW, Sharpening
-from mcover.lab.committee.surrogate import surrogate
+
+if TYPE_CHECKING:
+    from mcover.lab.committee.machine import CommitteeMachine, collapse, machine_of, surrogate
 
 __all__ = [
     "FAST",
@@ -13,3 +20,9 @@ __all__ = [
     "machine_of",
     "surrogate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("mcover.lab.committee.machine"), name)

@@ -9,15 +9,21 @@ directed lift computes, which is its oracle.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mcover.lab.committee.kernels import gather, scale_rows, scatter, surrogate_errors
+from mcover.compiled import njit
+from mcover.errors import McoverError
 from mcover.permutations import Routes
+from mcover.routing import inverse
+
+# Sums in any order and fused products; infinities and NaN are still respected.
+_SAFE = {"contract", "reassoc"}
 
 
 class Paths(NamedTuple):
@@ -26,6 +32,26 @@ class Paths(NamedTuple):
     routes: Routes
     back: Routes
     chosen: NDArray[np.int64]
+
+
+def paths(routes: NDArray[Any], weights: int) -> Paths | None:
+    """Routes of shape (S, sources, M) with covers first and one for each weight.
+
+    None where nothing is routed: all destinations are then alike. The kernels index with what is
+    here, so that anything but permutations is refused.
+    """
+    size, sources, covers = routes.shape
+    identity = np.arange(covers)
+    if weights % sources or np.any(np.sort(routes, axis=-1) != identity):
+        raise McoverError(
+            f"routes of shape {routes.shape} are no permutations for {weights} weights; lift the "
+            "model again."
+        )
+    if np.array_equal(routes, np.broadcast_to(identity, routes.shape)):
+        return None
+    wide = np.repeat(routes, weights // sources, axis=1)
+    first = [np.ascontiguousarray(one.transpose(2, 0, 1)) for one in (wide, inverse(wide))]
+    return Paths(first[0], first[1], np.arange(size))
 
 
 class FusedGradient:
@@ -40,8 +66,7 @@ class FusedGradient:
     def __init__(self, stack: Tensor) -> None:
         self.stack = stack.detach()
         self.gradient = torch.zeros_like(self.stack)
-        self._buffers: dict[tuple[int, int], tuple[Tensor, NDArray[np.float64]]] = {}
-        self._virtual: dict[int, tuple[Tensor, Tensor]] = {}
+        self._buffers: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     @torch.no_grad()
     def __call__(
@@ -55,15 +80,21 @@ class FusedGradient:
             x: (B, N) for a batch that all covers see, (M, B, N) for one each; y: (B,) or (M, B),
             ±1.
         """
-        covers, _, inputs = self.stack.shape
-        passes = 1 if paths is None else len(paths.chosen)
-        weights, errors = self._machines(passes, paths is None)
+        covers, hidden, inputs = self.stack.shape
+        batch, passes = y.shape[-1], 1
+        weights, errors = self.stack.unsqueeze(1), self.gradient.unsqueeze(1)
         if paths is not None:
+            size, passes = paths.routes.shape[1], len(paths.chosen)
+            fits = paths.routes.shape == paths.back.shape == (covers, size, hidden * inputs)
+            if not fits or not np.all((paths.chosen >= 0) & (paths.chosen < size)):
+                raise McoverError("the routes are not those of this model; lift it again.")
+            weights = self._buffer("weights", covers, passes, hidden, inputs)
+            errors = self._buffer("errors", covers, passes, hidden, inputs)
             gather(_flat(self.stack), paths.routes, paths.chosen, _flat(weights))
-        fields, votes = self._spaces(passes, y.shape[-1])
+        fields, votes = self._buffer("fields", covers, passes, hidden, batch), np.empty(batch)
         _product(weights, x.mT, fields)
         loss = np.empty(covers)
-        target = y.reshape(-1, y.shape[-1]).contiguous().numpy()
+        target = y.reshape(-1, batch).contiguous().numpy()
         surrogate_errors(fields.numpy(), target, beta, gamma, inputs, passes, loss, votes)
         _product(fields, x, errors)
         if paths is not None:
@@ -74,24 +105,11 @@ class FusedGradient:
         """Scales all rows of the weights to norm √N, in place."""
         scale_rows(self.stack.view(-1, self.stack.shape[-1]).numpy())
 
-    def _machines(self, passes: int, direct: bool) -> tuple[Tensor, Tensor]:
-        """Weights of the virtual machines and their gradients, shape (M, S, K, N)."""
-        if direct:
-            return self.stack.unsqueeze(1), self.gradient.unsqueeze(1)
-        if passes not in self._virtual:
-            covers, hidden, inputs = self.stack.shape
-            shape = (covers, passes, hidden, inputs)
-            self._virtual[passes] = self.stack.new_empty(shape), self.stack.new_empty(shape)
-        return self._virtual[passes]
-
-    def _spaces(self, passes: int, batch: int) -> tuple[Tensor, NDArray[np.float64]]:
-        """Room for the fields of all machines, (M, S, K, B), and for the votes of one."""
-        key = passes, batch
-        if key not in self._buffers:
-            covers, hidden, _ = self.stack.shape
-            fields = self.stack.new_empty((covers, passes, hidden, batch))
-            self._buffers[key] = fields, np.empty(batch)
-        return self._buffers[key]
+    def _buffer(self, name: str, *shape: int) -> Tensor:
+        """Memory that is kept between calls."""
+        if (name, shape) not in self._buffers:
+            self._buffers[name, shape] = self.stack.new_empty(shape)
+        return self._buffers[name, shape]
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
@@ -106,3 +124,88 @@ def _flat(tensor: Tensor) -> NDArray[np.floating]:
     """The same memory as an array, with K and N as one axis."""
     flat: NDArray[np.floating] = tensor.flatten(-2).numpy()
     return flat
+
+
+@njit()
+def gather(stack: Any, routes: Any, chosen: Any, out: Any) -> None:
+    """out[α, j, q] = stack[routes[α, s, q], q] with s = chosen[j].
+
+    Shape: stack (M, Q), routes (M, S, Q), chosen (J,), out (M, J, Q).
+    """
+    for alpha in range(len(out)):
+        for j in range(len(chosen)):
+            read, row = routes[alpha, chosen[j]], out[alpha, j]
+            for q in range(len(row)):
+                row[q] = stack[read[q], q]
+
+
+@njit()
+def scatter(errors: Any, back: Any, chosen: Any, out: Any) -> None:
+    """out[β, q] = Σ_j errors[back[β, s, q], j, q] with s = chosen[j]: the gradient of copy β.
+
+    Shape: errors (M, J, Q), back (M, S, Q), chosen (J,), out (M, Q).
+    """
+    for beta in range(len(out)):
+        row = out[beta]
+        row[:] = 0
+        for j in range(len(chosen)):
+            reader = back[beta, chosen[j]]
+            for q in range(len(row)):
+                row[q] += errors[reader[q], j, q]
+
+
+@njit(error_model="numpy", fastmath=_SAFE)
+def surrogate_errors(
+    fields: Any, target: Any, beta: float, gamma: float, inputs: int, passes: int, loss: Any,
+    votes: Any,
+) -> None:  # fmt: skip
+    """Turns fields F into ∂/∂F of the loss, in place, and adds up the loss of each cover.
+
+    Slopes below 1e-19 are zero: they are lost beside the weights, and subnormal numbers are slow.
+
+    Shape: fields (M, S, K, B), target (1 or M, B), loss (M,), votes (B,) for work.
+    """
+    covers, _, hidden, batch = fields.shape
+    scale = beta / math.sqrt(inputs)
+    share = 1 / math.sqrt(hidden)
+    tiny = 1e-19
+    for alpha in range(covers):
+        y = target[alpha if len(target) > 1 else 0]
+        total = 0.0
+        for s in range(passes):
+            votes[:] = 0.0
+            for k in range(hidden):
+                row = fields[alpha, s, k]
+                for b in range(batch):
+                    a = scale * row[b]
+                    e = math.exp(-2 * abs(a))
+                    soft = (1 - e) / (1 + e)
+                    votes[b] += soft if a >= 0 else -soft
+                    row[b] = 4 * e / ((1 + e) * (1 + e)) if e > tiny else 0.0
+            for b in range(batch):
+                # f_γ(z) = log(1 + exp(u)) / (2γ) with u = −2γz, and −f' is the sigmoid of u.
+                u = -2 * gamma * share * y[b] * votes[b]
+                e = math.exp(-abs(u))
+                total += (u if u > 0 else 0.0) + math.log1p(e)
+                sigmoid = (1.0 if u >= 0 else e) / (1 + e)
+                votes[b] = -sigmoid * y[b] * share * scale / (passes * batch)
+            for k in range(hidden):
+                row = fields[alpha, s, k]
+                for b in range(batch):
+                    error = row[b] * votes[b]
+                    row[b] = error if abs(error) > tiny * tiny else 0.0
+        loss[alpha] = total / (2 * gamma * passes * batch)
+
+
+@njit(fastmath=_SAFE)
+def scale_rows(rows: Any) -> None:
+    """Rows to norm √N, in place; a row of zeros stays one. Shape: (rows, N)."""
+    for k in range(len(rows)):
+        row = rows[k]
+        total = 0.0
+        for q in range(len(row)):
+            total += float(row[q]) * float(row[q])
+        if total > 0:
+            factor = math.sqrt(len(row) / total)
+            for q in range(len(row)):
+                row[q] *= factor

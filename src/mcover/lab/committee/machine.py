@@ -1,17 +1,31 @@
-"""The committee machine: K hidden signs, and the majority of them."""
+"""The committee machine: K hidden signs and the majority of them, and its smooth stand-in.
+
+With fields F_k = J_k·x, output o = K^-½ Σ_k tanh(β F_k/√N) and z = y·o, the loss of a pattern is
+
+    f_γ(z) = log(1 + exp(−2γz)) / (2γ)
+
+which tends to max(0, −z) as γ grows. Both are written so that values and derivatives stay finite
+and right in single precision however large β and γ are.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.committee.schedules import Sharpening, sharpening
-from mcover.lab.committee.surrogate import soft_sign, surrogate
+from mcover.lab.committee.schedules import SLOW, Sharpening
 from mcover.seeds import Seed, seed_sequence
+
+# Above it log(1 + eˣ) is x to the last bit of a double.
+_LINEAR = 40.0
 
 
 class CommitteeMachine(nn.Module):
@@ -29,8 +43,7 @@ class CommitteeMachine(nn.Module):
     Args:
         inputs: N.
         hidden: K.
-        schedule: how β and γ grow, "slow", "fast" or a :class:`Sharpening`. The numbers of the two
-            names are from memory of the works that the paper cites, and unverified.
+        schedule: how β and γ grow.
         normalize: whether training keeps the rows at ‖J_k‖ = √N.
         seed: draws the weights, Gaussian, then scaled to ‖J_k‖ = √N.
 
@@ -44,16 +57,17 @@ class CommitteeMachine(nn.Module):
         inputs: int,
         hidden: int = 9,
         *,
-        schedule: str | Sharpening = "slow",
+        schedule: Sharpening = SLOW,
         normalize: bool = True,
         seed: Seed = 0,
     ) -> None:
         super().__init__()
-        for name, count in (("inputs", inputs), ("hidden", hidden)):
-            if not isinstance(count, int | np.integer) or count < 1:
-                raise McoverError(f"{name} is {count!r}; write a whole number of at least 1.")
-        self.schedule = sharpening(schedule)
-        self.normalize = normalize
+        inputs, hidden = checks.whole("inputs", inputs, 1), checks.whole("hidden", hidden, 1)
+        what = f"a committee machine of {hidden} units with {inputs} inputs"
+        checks.memory(24 * inputs * hidden, what, "take fewer of them")
+        example = "Sharpening(beta=0.5, beta_growth=1e-3)"
+        self.schedule = checks.instance("schedule", schedule, Sharpening, example)
+        self.normalize = checks.flag("normalize", normalize)
         self.beta, self.gamma = self.schedule.at(0)
         rng = np.random.default_rng(seed_sequence(seed))
         drawn = torch.from_numpy(rng.standard_normal((hidden, inputs)))
@@ -125,11 +139,54 @@ def machine_of(model: nn.Module) -> CommitteeMachine:
 
 def collapse(model: nn.Module) -> CommitteeMachine:
     """The mean of the covers, its rows scaled to √N where the machine says so; a new machine."""
-    import copy
-
     if model is machine_of(model):
         one = copy.deepcopy(machine_of(model))
     else:
         one = machine_of(model.collapse())  # type: ignore[operator]
     one.settle()
     return one.eval()
+
+
+def surrogate(output: Tensor, target: Tensor, gamma: float) -> Tensor:
+    """Mean of f_γ(y·o) over the batch.
+
+    Shape: output and target (...), the target ±1; the result is a scalar.
+
+    >>> surrogate(torch.tensor([3.0, -3.0]), torch.tensor([1.0, 1.0]), gamma=1e8)
+    tensor(1.5000)
+    """
+    return surrogates(output * target, gamma).mean()
+
+
+def surrogates(z: Tensor, gamma: float) -> Tensor:
+    """f_γ of each z."""
+    return functional.softplus(z * (-2 * gamma), threshold=_LINEAR) / (2 * gamma)
+
+
+def soft_sign(a: Tensor) -> Tensor:
+    """tanh, with a derivative that is right where tanh itself has rounded to ±1.
+
+    Torch has 1 − tanh², which loses all digits there, and β multiplies what is left.
+    """
+    return _SoftSign.apply(a)  # type: ignore[no-untyped-call]
+
+
+def slope(a: Tensor) -> Tensor:
+    """The derivative of tanh, 1/cosh² = 4e/(1 + e)² with e = exp(−2|a|)."""
+    e = torch.exp(-2 * a.abs())
+    return 4 * e / (1 + e) ** 2
+
+
+class _SoftSign(torch.autograd.Function):
+    @staticmethod
+    def forward(a: Tensor) -> Tensor:
+        return torch.tanh(a)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        return grads[0] * slope(a)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import astuple, dataclass
 
-from mcover.errors import McoverError
+from mcover import checks
 
-# Past it tanh(βF/√N) is a sign for every field that single precision tells from zero, and
+# Past it tanh(βF/√N) is a sign for every field that single precision distinguishes from zero, and
 # further growth would only leave the range of the numbers.
 LIMIT = 1e15
 
@@ -16,26 +16,24 @@ LIMIT = 1e15
 class Sharpening:
     """β_t = beta (1 + beta_growth)^t and γ_t likewise, t the epoch, from 0.
 
-    β is the gain of the hidden units and γ that of the loss; see the module surrogate.
+    β is the gain of the hidden units and γ that of the loss; see the module machine.
 
     >>> Sharpening(0.5, 1e-3, 0.5, 1e-3).at(0)
     (0.5, 0.5)
     """
 
     beta: float = 0.5
+    """First gain of the hidden units."""
     beta_growth: float = 1e-3
+    """Its relative growth an epoch."""
     gamma: float = 0.5
+    """First gain of the loss."""
     gamma_growth: float = 1e-3
+    """Its relative growth an epoch."""
 
     def __post_init__(self) -> None:
-        for name in ("beta", "gamma"):
-            value = getattr(self, name)
-            if not 0 < value <= LIMIT:
-                raise McoverError(f"{name} is {value}; write a positive number, e.g. 0.5.")
-        for name in ("beta_growth", "gamma_growth"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise McoverError(f"{name} is {value}; write 0 or more, e.g. 1e-3 an epoch.")
+        checks.numbers_of(self, "beta", "gamma", above=0, most=LIMIT)
+        checks.numbers_of(self, "beta_growth", "gamma_growth", least=0)
 
     def at(self, epoch: float) -> tuple[float, float]:
         """β and γ in an epoch."""
@@ -45,46 +43,15 @@ class Sharpening:
         )
 
     def __str__(self) -> str:
-        for name, known in PRESETS.items():
+        for name, known in (("slow", SLOW), ("fast", FAST)):
             if self == known:
                 return name
         return ",".join(f"{value:g}" for value in astuple(self))
 
 
-SLOW = Sharpening(0.5, 1e-3, 0.5, 1e-3)
-"""β and γ from 0.5, each growing by 1e-3 an epoch.
-
-The numbers are from memory of the works that the paper cites, and unverified.
-"""
-
+# The numbers of both are from memory of the works that the paper cites, and unverified.
+SLOW = Sharpening()
 FAST = Sharpening(2.0, 1e-4, 5.0, 1e-4)
-"""β from 2 and γ from 5, each growing by 1e-4 an epoch.
-
-The numbers are from memory of the works that the paper cites, and unverified.
-"""
-
-PRESETS = {"slow": SLOW, "fast": FAST}
-
-
-def sharpening(given: str | Sharpening) -> Sharpening:
-    """A schedule by name, by its four numbers, or as it is.
-
-    >>> sharpening("slow") == sharpening("0.5,1e-3,0.5,1e-3")
-    True
-    """
-    if isinstance(given, Sharpening):
-        return given
-    if isinstance(given, str) and given in PRESETS:
-        return PRESETS[given]
-    try:
-        return Sharpening(*(float(word) for word in given.split(",")))
-    except (AttributeError, ValueError, TypeError) as error:
-        if isinstance(error, McoverError):
-            raise
-        raise McoverError(
-            f"schedule is {given!r}; write 'slow', 'fast', or the first β, its growth, the first γ "
-            "and its growth: '0.5,1e-3,0.5,1e-3'."
-        ) from error
 
 
 def _grown(start: float, growth: float, epoch: float) -> float:

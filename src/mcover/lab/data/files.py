@@ -1,24 +1,41 @@
-"""Where the IDX files of a data set are: a folder you name, the cache, or a published address.
+"""IDX files: where those of a data set are, and how one is read.
 
-A file counts only if the SHA-256 of its decompressed content is the published one, wherever it
-came from, so a mirror that compresses anew is as good as the original.
+They are in a folder you name, in the cache, or at a published address. A file counts only if the
+SHA-256 of its decompressed content is the published one, wherever it came from, so a mirror that
+compresses anew is as good as the original.
+
+The format: two zero bytes, a type byte, the number of dimensions, the dimensions, the data, all
+big-endian and in row-major order. No more is inflated than the header says, and than memory allows.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
+import math
 import os
 import sys
-import tempfile
-import urllib.error
 import urllib.request
+import zlib
 from pathlib import Path
+from typing import IO, Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.data.idx import read_bytes
+from mcover.files import write_atomic
 
 VARIABLE = "MCOVER_DATA"
 TIMEOUT = 30.0  # seconds without an answer
+DOWNLOAD_BYTES = 1 << 26  # more than any of the files
+
+_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_DIMENSIONS = 64  # NumPy's arrays have no more
+_GZIP = b"\x1f\x8b"
+_CHUNK = 1 << 20
 
 ADDRESSES = {
     "mnist": (
@@ -27,7 +44,6 @@ ADDRESSES = {
     ),
     "fashion-mnist": (
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     ),
 }
 
@@ -66,6 +82,91 @@ def content(dataset: str, file: str) -> bytes:
     return _fetch(dataset, file, folders)
 
 
+def read_idx(path: str | Path) -> NDArray[np.generic]:
+    """The array in an IDX file, plain or gzip-compressed (decided by its content, not its name)."""
+    checks.instance("path", path, (str, Path), "the path of an IDX file")
+    return parse_idx(read_bytes(path), str(path))
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of an IDX file, decompressed if it is a gzip file."""
+    try:
+        if not Path(path).is_file():
+            raise McoverError(f"there is no file {str(path)!r}; write the path of an IDX file.")
+        with Path(path).open("rb") as file:
+            compressed = file.read(2) == _GZIP
+            file.seek(0)
+            return _inflate(file, str(path)) if compressed else _bounded(file, str(path))
+    except (OSError, ValueError) as error:
+        if isinstance(error, McoverError):
+            raise
+        raise McoverError(f"cannot read {str(path)!r}: {error}; write another path.") from error
+
+
+def _inflate(file: IO[bytes], name: str) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=file) as stream:
+            return _bounded(cast(IO[bytes], stream), name)
+    except (OSError, EOFError, zlib.error) as error:
+        raise McoverError(
+            f"{name} is a damaged gzip file ({error}); delete it and get it again."
+        ) from error
+
+
+def _bounded(stream: IO[bytes], name: str) -> bytes:
+    """As much as the header says and one byte, which is enough to see that there is more."""
+    parts = [stream.read(4)]
+    if not _is_idx(parts[0]):
+        return parts[0]
+    parts.append(stream.read(4 * parts[0][3]))
+    shape = np.frombuffer(parts[1][: len(parts[1]) // 4 * 4], ">u4").tolist()
+    wanted = math.prod(shape) * np.dtype(_TYPES[parts[0][2]]).itemsize
+    limit, held = checks.memory_limit() // 2, 0
+    while held <= wanted and (part := stream.read(min(_CHUNK, wanted + 1 - held))):
+        parts.append(part)
+        held += len(part)
+        if held > limit:
+            checks.memory(2 * max(wanted, held), f"{name}, decompressed,", "take a smaller file")
+    return b"".join(parts)
+
+
+def _is_idx(head: bytes) -> bool:
+    begins = len(head) >= 4 and head[:2] == b"\0\0" and head[2] in _TYPES
+    return begins and 0 < head[3] <= _DIMENSIONS
+
+
+def parse_idx(content: bytes, name: str) -> NDArray[np.generic]:
+    """The array in the bytes of an (uncompressed) IDX file; ``name`` is for messages.
+
+    >>> parse_idx(bytes([0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 3, 7, 8, 9]), "three pixels")
+    array([[7, 8, 9]], dtype=uint8)
+    """
+    if not _is_idx(content[:4]):
+        raise McoverError(
+            f"{name} is not an IDX file: it begins with {content[:4].hex(' ') or 'nothing'}; "
+            "images begin with 00 00 08 03 and labels with 00 00 08 01."
+        )
+    dtype, start = np.dtype(_TYPES[content[2]]), 4 + 4 * content[3]
+    if len(content) < start:
+        raise McoverError(
+            f"{name} is cut off: {len(content)} bytes, less than its header of {start}; "
+            "get the file again."
+        )
+    shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist())
+    wanted = start + math.prod(shape) * dtype.itemsize
+    if len(content) != wanted:
+        fault = "is cut off" if len(content) < wanted else "has bytes left over"
+        raise McoverError(
+            f"{name} {fault}: its header says {' x '.join(map(str, shape))} of {dtype.name}, "
+            f"{wanted} bytes in all; get the file again."
+        )
+    if math.prod(filter(None, shape)) > sys.maxsize // dtype.itemsize:
+        raise McoverError(f"{name} is empty, with sides that no array has; get the file again.")
+    # A copy in the machine's byte order, so that it can be written to and given to torch.
+    flat = np.frombuffer(content, dtype, offset=start)
+    return flat.reshape(shape).astype(dtype.newbyteorder("="))
+
+
 def cache_folder() -> Path:
     """Where fetched files are kept: the platform's cache folder, in ``mcover``."""
     given = os.environ.get("XDG_CACHE_HOME")
@@ -100,27 +201,18 @@ def _verify(found: bytes, dataset: str, file: str, where: str) -> None:
 
 
 def _fetch(dataset: str, file: str, looked: list[Path]) -> bytes:
-    """Fetches, verifies, then renames into the cache: a file there is always a whole one."""
+    """Fetches, verifies, then puts the file into the cache: a file there is always a whole one."""
     target = cache_folder() / dataset / f"{file}.gz"
     failures = []
     for address in ADDRESSES[dataset]:
         try:
-            with urllib.request.urlopen(f"{address}{file}.gz", timeout=TIMEOUT) as answer:
-                compressed = answer.read()
-        except OSError as error:  # urllib's errors and timeouts are all OSErrors
+            compressed = _download(f"{address}{file}.gz")
+            found = _inflate(io.BytesIO(compressed), f"what {address} sent")
+            _verify(found, dataset, file, f"what {address} sent")
+        except (OSError, McoverError) as error:  # urllib's errors and timeouts are all OSErrors
             failures.append(f"{address}: {getattr(error, 'reason', error)}")
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            partial = Path(folder) / target.name
-            partial.write_bytes(compressed)
-            try:
-                found = read_bytes(partial)
-                _verify(found, dataset, file, f"what {address} sent")
-            except McoverError as error:
-                failures.append(str(error))
-                continue
-            partial.replace(target)
+        write_atomic(target, compressed)
         return found
     raise McoverError(
         f"{dataset} is not on this machine and could not be fetched. Looked for {file}.gz in "
@@ -128,3 +220,30 @@ def _fetch(dataset: str, file: str, looked: list[Path]) -> bytes:
         f"files {', '.join(f'{name}.gz' for name in FILES)} in a folder "
         f"FOLDER/{dataset}/ and set {VARIABLE}=FOLDER; or use 'digits', which needs no download."
     )
+
+
+def _download(address: str) -> bytes:
+    """What is at an https address, which may not lead elsewhere; not more than our files have."""
+    _require_https(address)
+    with _open(address) as answer:
+        found: bytes = answer.read(DOWNLOAD_BYTES + 1)
+    if len(found) > DOWNLOAD_BYTES:
+        raise McoverError(f"more than {checks.readable_bytes(DOWNLOAD_BYTES)}, which no file has.")
+    return found
+
+
+def _open(address: str) -> Any:
+    return urllib.request.build_opener(_HttpsOnly()).open(address, timeout=TIMEOUT)
+
+
+class _HttpsOnly(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *given: Any, **kwargs: Any) -> urllib.request.Request | None:
+        request = super().redirect_request(*given, **kwargs)
+        if request is not None:
+            _require_https(request.full_url)
+        return request
+
+
+def _require_https(address: str) -> None:
+    if not address.startswith("https://"):
+        raise McoverError(f"{address} is not https, and is not fetched from.")

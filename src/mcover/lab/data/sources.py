@@ -1,26 +1,92 @@
-"""Data sets by name."""
+"""Data sets as values: by name, some classes of one, balanced subsets, and pixels made ±1."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.data.classes import binarize as binarized
-from mcover.lab.data.classes import choose_classes
-from mcover.lab.data.dataset import Dataset, Images, Labels
-from mcover.lab.data.files import content
-from mcover.lab.data.idx import parse_idx
+from mcover.lab.data.files import content, parse_idx
 
-NAMES = ("digits", "mnist", "fashion-mnist")
+Images = NDArray[np.float32]
+Labels = NDArray[np.int64]
 Binarize = Literal["median"]
 
+NAMES = ("digits", "mnist", "fashion-mnist")
 # Mean and standard deviation of the training pixels, as everybody writes them.
 _MOMENTS = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}
 _SIDE = 28
 _EVERY = 5  # of each class of the digits, every fifth image is for testing
+# Each class of Fashion-MNIST with all the names it goes by; the first is the one that is shown.
+_FASHION = (
+    ("t-shirt", "top", "t-shirt/top"),
+    ("trouser", "trousers"),
+    ("pullover",),
+    ("dress",),
+    ("coat",),
+    ("sandal", "sandals"),
+    ("shirt",),
+    ("sneaker", "sneakers"),
+    ("bag",),
+    ("boot", "ankle-boot", "ankle boot"),
+)
+_NAMED = {"fashion-mnist": _FASHION}
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images and labels to train on and to test on.
+
+    Shape:
+        train_images: (n, height, width), float32; train_labels: (n,), int64 in 0 … classes − 1.
+        test_images, test_labels: likewise.
+    """
+
+    name: str
+    train_images: Images
+    train_labels: Labels
+    test_images: Images
+    test_labels: Labels
+    classes: int = 10
+
+    def __post_init__(self) -> None:
+        checks.counts(self, "classes")
+        for part in ("train", "test"):
+            images = getattr(self, f"{part}_images")
+            labels = getattr(self, f"{part}_labels")
+            arrays = isinstance(images, np.ndarray) and isinstance(labels, np.ndarray)
+            if not arrays or images.ndim != 3 or not np.issubdtype(labels.dtype, np.number):
+                raise McoverError(
+                    f"{self.name}: {part} images and labels must be NumPy arrays of shapes "
+                    "(n, height, width) and (n,); write np.asarray(...)."
+                )
+            if images.shape[1:] != self.train_images.shape[1:] or labels.shape != images.shape[:1]:
+                raise McoverError(
+                    f"{self.name}: {part} images of shape {images.shape} do not go with labels of "
+                    f"shape {labels.shape} and training images of shape {self.train_images.shape}; "
+                    "give one label to each image, all images of one size."
+                )
+            if labels.size and not 0 <= labels.min() <= labels.max() < self.classes:
+                raise McoverError(
+                    f"{self.name}: {part} labels run from {labels.min()} to {labels.max()}; "
+                    f"with {self.classes} classes they must lie in 0 … {self.classes - 1}."
+                )
+
+    @property
+    def inputs(self) -> int:
+        """Pixels of an image."""
+        return int(np.prod(self.train_images.shape[1:]))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {len(self.train_labels):,} training and {len(self.test_labels):,} test "
+            f"images, {' x '.join(map(str, self.train_images.shape[1:]))}, {self.classes} classes"
+        )
 
 
 def load(name: str, normalize: bool = False, binarize: Binarize | None = None) -> Dataset:
@@ -41,14 +107,10 @@ def load(name: str, normalize: bool = False, binarize: Binarize | None = None) -
     >>> print(load("digits:3,8", binarize="median"))
     digits:3,8: 287 training and 70 test images, 8 x 8, 2 classes
     """
-    base, colon, classes = name.partition(":")
-    if base not in NAMES:
-        raise McoverError(
-            f"no data set {base!r}; write one of {', '.join(map(repr, NAMES))}, or some classes "
-            "of one: 'mnist:3,8'."
-        )
-    if binarize not in (None, "median"):
-        raise McoverError(f"binarize is {binarize!r}; write 'median' or None.")
+    base, numbers = split_name(name)
+    checks.flag("normalize", normalize)
+    if binarize is not None:
+        checks.choice("binarize", binarize, ("median",))
     if normalize and binarize:
         raise McoverError("binarized pixels are ±1 already; leave normalize out.")
     found = _digits() if base == "digits" else _idx(base)
@@ -58,9 +120,147 @@ def load(name: str, normalize: bool = False, binarize: Binarize | None = None) -
         found = replace(
             found, train_images=train.astype(np.float32), test_images=test.astype(np.float32)
         )
-    if colon:
-        found = choose_classes(found, classes.split(","))
+    if numbers is not None:
+        found = _choose_classes(found, numbers)
     return binarized(found) if binarize else found
+
+
+def split_name(name: str) -> tuple[str, tuple[int, ...] | None]:
+    """A data set by name and the numbers of its classes, where some are named; loads nothing.
+
+    >>> split_name("fashion-mnist:Dress,4")
+    ('fashion-mnist', (3, 4))
+    """
+    example = "'digits', 'mnist' or 'fashion-mnist', or some classes of one: 'mnist:3,8'"
+    base, colon, words = checks.instance("data", name, str, example).partition(":")
+    if base not in NAMES:
+        raise McoverError(f"no data set {base!r}; write {example}.")
+    if not colon:
+        return base, None
+    given = words.split(",")
+    numbers = tuple(_class_number(base, word) for word in given)
+    same = [word for word, n in zip(given, numbers, strict=True) if numbers.count(n) > 1]
+    if same:
+        raise McoverError(
+            f"{base}: {' and '.join(map(repr, same))} are one class; name different ones."
+        )
+    if len(numbers) < 2:
+        raise McoverError(f"{name} is one class; name two or more, e.g. {base}:3,8.")
+    return base, numbers
+
+
+def _class_number(dataset: str, word: str, classes: int = 10) -> int:
+    names = _NAMED.get(dataset, ())
+    wanted = word.strip().lower()
+    for number, known in enumerate(names):
+        if wanted in known:
+            return number
+    if wanted.isascii() and wanted.isdecimal() and len(wanted) < 4 and int(wanted) < classes:
+        return int(wanted)
+    listed = f", or {', '.join(known[0] for known in names)}" if names else ""
+    raise McoverError(
+        f"{dataset} has no class {word.strip()!r}; write a number from 0 to {classes - 1}{listed}."
+    )
+
+
+def _choose_classes(dataset: Dataset, numbers: Sequence[int]) -> Dataset:
+    """A data set of some classes only; labels are 0, 1, … in the order that the classes are named.
+
+    The test images are those of the same classes.
+    """
+    names = _NAMED.get(dataset.name)
+    shown = ",".join(names[n][0] if names else str(n) for n in numbers)
+    place = np.full(dataset.classes, -1)
+    place[list(numbers)] = np.arange(len(numbers))
+
+    def only(images: Images, labels: Labels) -> tuple[Images, Labels]:
+        kept = place[labels] >= 0
+        return images[kept], place[labels[kept]]
+
+    train = only(dataset.train_images, dataset.train_labels)
+    test = only(dataset.test_images, dataset.test_labels)
+    return Dataset(f"{dataset.name}:{shown}", *train, *test, classes=len(numbers))
+
+
+def binarized(dataset: Dataset) -> Dataset:
+    """Every image made ±1 by its own median: a pixel above it is +1, at it or below it −1.
+
+    With an even number of pixels the median is the mean of the two middle ones. An image that is
+    black in at least half of its pixels has median 0: then all that is not black is +1.
+    """
+
+    def signs(images: Images) -> Images:
+        if not len(images):
+            return images
+        median = np.median(images, axis=(1, 2), keepdims=True)
+        return np.where(images > median, np.float32(1), np.float32(-1))
+
+    return replace(
+        dataset, train_images=signs(dataset.train_images), test_images=signs(dataset.test_images)
+    )
+
+
+def subset(dataset: Dataset, count: int, seed: int) -> Dataset:
+    """A data set with only ``count`` training images, as many of each class; the test set stays.
+
+    What does not divide goes to classes drawn by the seed. The order is drawn too.
+    """
+    kept, _ = _balanced(dataset, count, seed)
+    return replace(
+        dataset,
+        train_images=dataset.train_images[kept],
+        train_labels=dataset.train_labels[kept],
+    )
+
+
+def holdout(dataset: Dataset, count: int, seed: int) -> Dataset:
+    """A data set whose test part is ``count`` of the training images, as many of each class.
+
+    For choosing options: the real test images are not in what is returned, and no image is on
+    both sides.
+    """
+    taken, rest = _balanced(dataset, count, seed)
+    if not len(rest):
+        raise McoverError(
+            f"holding out {count} images of {dataset.name} leaves none to train on; hold out fewer."
+        )
+    return replace(
+        dataset,
+        train_images=dataset.train_images[rest],
+        train_labels=dataset.train_labels[rest],
+        test_images=dataset.train_images[taken],
+        test_labels=dataset.train_labels[taken],
+    )
+
+
+def _balanced(dataset: Dataset, count: int, seed: int) -> tuple[Labels, Labels]:
+    """Indices of ``count`` training images with classes in equal shares, and of the others."""
+    checks.instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
+    labels = dataset.train_labels
+    count = checks.whole("count", count)
+    if not 1 <= count <= len(labels):
+        raise McoverError(
+            f"{count} images of {dataset.name} were asked for; it has {len(labels)}: write a "
+            f"number from 1 to {len(labels)}."
+        )
+    rng = np.random.default_rng(checks.whole("seed", seed, 0))
+    share, extra = divmod(count, dataset.classes)
+    wanted = np.full(dataset.classes, share)
+    wanted[rng.permutation(dataset.classes)[:extra]] += 1
+    have = np.bincount(labels, minlength=dataset.classes)
+    if np.any(wanted > have):
+        scarce = int(np.argmax(wanted > have))
+        raise McoverError(
+            f"{count} images of {dataset.name}, balanced, need {wanted[scarce]} of class {scarce}; "
+            f"there are {have[scarce]}: write at most {int(have.min()) * dataset.classes}."
+        )
+    members = [
+        rng.permutation(np.flatnonzero(labels == label))[:number]
+        for label, number in enumerate(wanted)
+    ]
+    taken = rng.permutation(np.concatenate(members))
+    rest = np.setdiff1d(np.arange(len(labels)), taken)
+    return taken, rest
 
 
 def _digits() -> Dataset:

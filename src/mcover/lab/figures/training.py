@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcover.lab.figures.style import COLOURS
-from mcover.lab.training.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from mcover.lab.training.loop import History
 
 _COVERS, _COLLAPSE = COLOURS[0], COLOURS[5]
 

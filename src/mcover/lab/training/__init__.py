@@ -1,16 +1,43 @@
-"""One training entry for every model and method: settings, loop, and trials of an experiment.
+"""One training entry for every model and method: options, trials and the loop.
 
-torch is loaded with the first use of ``fit``, so that settings can be read without it.
+torch is loaded with the first use of ``fit``, so that options can be read without it.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from mcover.lab.training.settings import Training
+from mcover.lab.training.options import (
+    EMA,
+    RSGD,
+    SAM,
+    SGD,
+    SWA,
+    Elastic,
+    Entropy,
+    Lifted,
+    Method,
+    Training,
+)
+from mcover.lab.training.trials import CommitteeTrial, NetworkTrial, RepeatedTrial
 
 if TYPE_CHECKING:
     from mcover.lab.training.loop import fit
 
-__all__ = ["Training", "fit"]
+__all__ = [
+    "EMA",
+    "RSGD",
+    "SAM",
+    "SGD",
+    "SWA",
+    "CommitteeTrial",
+    "Elastic",
+    "Entropy",
+    "Lifted",
+    "Method",
+    "NetworkTrial",
+    "RepeatedTrial",
+    "Training",
+    "fit",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,54 +4,110 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
+from mcover import checks
 from mcover.errors import McoverError
 from mcover.lab.data import Dataset
 from mcover.lab.models import seeded
-from mcover.lab.training.batches import Batches
-from mcover.lab.training.history import History, Status, Stopped
-from mcover.lab.training.methods import METHODS
-from mcover.lab.training.objective_of import objective_of
-from mcover.lab.training.objectives import covers_of, errors
-from mcover.lab.training.settings import Training
+from mcover.lab.training.methods import Mover
+from mcover.lab.training.objectives import covers_of, objective_of
+from mcover.lab.training.options import PLAIN, Method, Training, check_method
 from mcover.seeds import Seed, seed_sequence
 
-__all__ = ["errors", "fit"]
+Stopped = Literal["epochs", "loss", "errors", "interrupt"]
+Floats = NDArray[np.float64]
 
+_PAPER = Training()
 _SHOW_SECONDS = 0.1
+_WHOLE_BYTES = 1 << 25  # up to here all images of a pass are put in order at once: faster
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a live line may show."""
+
+    share: float
+    epoch: int
+    loss: float
+    """Of the last gradient step, per cover."""
+    collapse_error: float
+    """When last evaluated; nan before."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """The course of a training; errors are shares of wrong labels of the test images.
+
+    Shape:
+        epoch, train_loss, collapse_error, seconds, gradients: (evaluations,); cover_error and
+        routed_error: (evaluations, covers), where a plain module has one cover.
+    """
+
+    epoch: Floats
+    """Epochs done at each evaluation; a fraction where training was interrupted."""
+    train_loss: Floats
+    """Mean loss per cover over the gradient steps since the previous evaluation."""
+    cover_error: Floats
+    """Of each cover by itself, as a model of the base class."""
+    routed_error: Floats | None
+    """Of the virtual models along the routes; None where the model is not covered, and for
+    committee machines, whose hard output is defined for single machines only."""
+    collapse_error: Floats
+    """Of the collapse, of an average of weights, or of the plain module."""
+    seconds: Floats
+    """Spent in gradient steps and stopping rules, not in evaluations."""
+    gradients: NDArray[np.int64]
+    """Minibatch gradients of one model so far: a step of M covers takes M of them, times the
+    destinations or streams of a forward; SAM takes twice as many."""
+    stopped: Stopped
+    """What ended it: the last epoch, the loss or the errors of the stopping rule, or Ctrl-C."""
+    model: nn.Module = field(repr=False)
+    """The collapse, the average of weights, or the plain module."""
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stopped == "interrupt"
 
 
 def fit(
     model: nn.Module,
-    dataset: Dataset,
-    settings: Training | None = None,
+    data: Dataset,
+    training: Training = _PAPER,
+    method: Method = PLAIN,
     *,
     seed: Seed = 0,
     progress: Callable[[Status], None] | None = None,
 ) -> History:
     """Trains a module in place, as any training loop does, and follows it on the test images.
 
-    A covered module (one with a ``collapse`` method, whose output has the covers in front) is
-    trained with :func:`mcover.cover_loss`; any other with the cross-entropy. A committee machine,
-    or covers of one, bring their own loss and fast gradients. Ctrl-C ends the training and returns
-    what was reached.
+    A covered module is trained with :func:`mcover.cover_loss`; any other with the cross-entropy. A
+    committee machine, or covers of one, bring their own loss and fast gradients. Ctrl-C ends the
+    training and returns what was reached.
 
     Args:
         model: takes images (B, height, width), returns logits (B, classes) or (covers, B, classes).
-        dataset: what to train and to test on.
-        settings: how; plain SGD with the paper's numbers by default.
+        data: what to train and to evaluate on.
+        training: epochs, batches, learning rate and stopping rule.
+        method: what moves the weights. RSGD and Elastic, and Lifted, act on a covered model, along
+            the routes it was lifted with; SGD() trains either.
         seed: orders the images, and draws dropout and noise.
         progress: called now and then.
     """
-    loop = _Loop(model, dataset, settings or Training(), seed, progress)
+    checks.instance("model", model, nn.Module, "a torch.nn.Module")
+    checks.instance("data", data, Dataset, "a data set, e.g. mcover.lab.data.load('digits')")
+    checks.instance("training", training, Training, "Training(epochs=40)")
+    loop = _Loop(model, data, training, check_method(method), seed, progress)
     with seeded(loop.torch_seed, loop.device):
         try:
             loop.run()
@@ -63,39 +119,40 @@ def fit(
 
 
 class _Loop:
-    """The state of a training between its steps."""
+    """The state of a training between its gradient steps."""
 
     def __init__(
         self,
         model: nn.Module,
-        dataset: Dataset,
-        settings: Training,
+        data: Dataset,
+        training: Training,
+        method: Method,
         seed: Seed,
         progress: Callable[[Status], None] | None,
     ) -> None:
         parameters = [one for one in model.parameters() if one.requires_grad]
         if not parameters:
             raise McoverError("the model has no parameters to train; set requires_grad on some.")
-        self.model, self.settings, self.progress = model, settings, progress
-        self.objective = objective = objective_of(model)
-        like, self.device = parameters[0], parameters[0].device
-        self.images = objective.images(dataset.train_images, like)
-        self.labels = objective.labels(dataset.train_labels, like)
-        self.test_images = objective.images(dataset.test_images, like)
-        self.test_labels = objective.labels(dataset.test_labels, like)
-        self.torch_seed, order, noise, method = seed_sequence(seed).spawn(4)
+        if not len(data.train_labels) or not len(data.test_labels):
+            raise McoverError(f"{data.name} has no training or no test images; give some of each.")
+        self.model, self.training, self.progress = model, training, progress
+        self.objective = objective_of(model)
+        self.device = parameters[0].device
+        self.images, self.labels = self.objective.tensors(data.train_images, data.train_labels)
+        self.test = self.objective.tensors(data.test_images, data.test_labels)
+        self.torch_seed, order, noise, walk = seed_sequence(seed).spawn(4)
         self.noise = torch.Generator(self.device).manual_seed(int(noise.generate_state(1)[0]))
         self.parameters = parameters
-        kind = METHODS[settings.method]
-        each = covers_of(model) if kind.each else None
-        self.batches = Batches(self.images, self.labels, settings.batch, order, each)
-        self.total = settings.epochs * self.batches.length
-        self.method = kind(model, settings, self.total, method)
+        steps = training.epochs * -(-len(self.labels) // training.batch)
+        self.mover = Mover(model, training, method, steps, walk)
+        each = covers_of(model) if self.mover.each else None
+        self.batches = Batches(self.images, self.labels, training.batch, order, each)
+        self.total = steps
         self.stopped: Stopped = "epochs"
         self.epochs = self.evaluated = self.gradients = self.steps_since = 0
         self.loss = torch.zeros((), device=self.device)
         self.seconds = 0.0
-        self.rows: list[tuple[float, float, NDArray[np.float64], float, float, int]] = []
+        self.rows: list[dict[str, Any]] = []
         self.single = model
         self._shown = time.monotonic()
 
@@ -109,19 +166,19 @@ class _Loop:
             over = False
             if epochs > self.epochs:
                 self.epochs = epochs
-                self.method.end_epoch(epochs)
+                self.mover.end_epoch(epochs)
                 over = self.over()
             self.seconds += time.perf_counter() - begin
             last = over or self.batches.taken >= self.total
-            if last or epochs // self.settings.evaluate_every > self.evaluated:
-                self.evaluated = epochs // self.settings.evaluate_every
+            if last or epochs // self.training.evaluate_every > self.evaluated:
+                self.evaluated = epochs // self.training.evaluate_every
                 self.evaluate()
             if over:
                 return
 
     def step(self) -> Tensor:
         """One step of the method; returns the loss per cover."""
-        loss = self.method.step(self.fresh, self.again)
+        loss = self.mover.step(self.fresh, self.again)
         self.objective.settle()
         self.loss += loss
         self.steps_since += 1
@@ -135,18 +192,18 @@ class _Loop:
         return self.again()
 
     def again(self) -> Tensor:
-        """Gradients on the batch of before."""
-        with _noisy(self.parameters, self.settings.weight_noise, self.noise):
-            loss = self.objective.gradient(*self.batches.now, self.method.each)
+        """Gradients on the same batch."""
+        with _noisy(self.parameters, self.training.weight_noise, self.noise):
+            loss = self.objective.gradient(*self.batches.now, self.mover.each)
         self.gradients += self.objective.width
         return loss
 
     def over(self) -> bool:
         """Whether the stopping rule is met."""
-        rule = self.settings
-        if not rule.stops or not self.method.ready:
+        rule = self.training
+        if not rule.stops or not self.mover.ready:
             return False
-        with self.method.source() as source:
+        with self.mover.source() as source:
             losses, wrong = self.objective.judge(source, self.images, self.labels, rule.judge)
         if rule.stop_loss is not None and losses.max() < rule.stop_loss:
             self.stopped = "loss"
@@ -160,23 +217,30 @@ class _Loop:
         if not np.isfinite(loss):
             raise McoverError(
                 f"training diverged: the loss is {loss} after {done:.4g} epochs; write a smaller "
-                f"lr (it is {self.settings.lr}) or less noise."
+                f"lr (it is {self.training.lr}) or less noise."
             )
-        self.single = self.one_model()
-        covers = self.objective.errors(self.model, self.test_images, self.test_labels)
-        collapse = self.objective.errors(self.single, self.test_images, self.test_labels)
-        self.rows.append((done, loss, covers, float(collapse[0]), self.seconds, self.gradients))
+        self.single = self.collapsed()
+        self.rows.append(
+            {
+                "epoch": done,
+                "train_loss": loss,
+                "cover_error": self.objective.cover_errors(self.model, *self.test),
+                "routed_error": self.objective.routed_errors(self.model, *self.test),
+                "collapse_error": self.objective.cover_errors(self.single, *self.test)[0],
+                "seconds": self.seconds,
+                "gradients": self.gradients,
+            }
+        )
         self.loss.zero_()
         self.steps_since = 0
 
-    def one_model(self) -> nn.Module:
+    def collapsed(self) -> nn.Module:
         """The collapse of the covers, an average of weights, or the module itself."""
-        with self.method.source() as source:
+        with self.mover.source() as source:
             if source is self.model:
                 return self.objective.collapse(source)
             source = copy.deepcopy(source)
-        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in source.modules()):
-            update_bn(self.images.split(self.settings.batch), source)
+        update_bn(self.images.split(self.training.batch), source)
         return self.objective.collapse(source)
 
     def show(self, loss: Tensor) -> None:
@@ -185,15 +249,71 @@ class _Loop:
             return
         self._shown = now
         last = self.rows[-1] if self.rows else None
-        cover, collapse = (float(last[2].mean()), last[3]) if last else (np.nan, np.nan)
         done = self.batches.taken
         share, epoch = min(done / self.total, 1.0), -(-done // self.batches.length)
-        self.progress(Status(share, epoch, float(loss), cover, collapse))
+        self.progress(Status(share, epoch, float(loss), last["collapse_error"] if last else np.nan))
 
     def history(self) -> History:
-        columns: Sequence[tuple[object, ...]] = list(zip(*self.rows, strict=True)) or [()] * 6
-        epoch, loss, covers, collapse, seconds, gradients = map(np.array, columns)
-        return History(epoch, loss, covers, collapse, seconds, gradients, self.stopped, self.single)
+        names = [one.name for one in fields(History) if one.name not in ("stopped", "model")]
+        columns: dict[str, Any] = {
+            name: np.array([row[name] for row in self.rows]) for name in names
+        }
+        if columns["routed_error"].dtype == object:  # of None
+            columns["routed_error"] = None
+        return History(**columns, stopped=self.stopped, model=self.single)
+
+
+class Batches:
+    """The training images in minibatches, endlessly, in an order drawn anew for every pass.
+
+    All covers share them, or each has its own; the first cover's order is then that of a plain
+    training with the same seed.
+
+    Attributes:
+        taken: batches so far.
+        length: batches in a pass.
+    """
+
+    def __init__(
+        self, images: Tensor, labels: Tensor, size: int, seed: SeedSequence, each: int | None
+    ) -> None:
+        self.images, self.labels, self.size = images, labels, size
+        self.each = each
+        seeds = [seed, *(seed.spawn(each - 1) if each else ())]
+        self._orders = [
+            torch.Generator().manual_seed(int(one.generate_state(1)[0])) for one in seeds
+        ]
+        self.taken = 0
+        self.length = -(-len(labels) // size)
+        self._whole = (each or 1) * images.nbytes <= _WHOLE_BYTES
+        self.now: tuple[Tensor, Tensor] = images[:0], labels[:0]
+
+    @property
+    def passes(self) -> float:
+        """Passes over the images so far."""
+        return self.taken / self.length
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """Images (B, ...) and labels (B,), with covers first where each has its own."""
+        number = self.taken % self.length
+        if not number:
+            self._begin()
+        span = slice(number * self.size, (number + 1) * self.size)
+        if self._whole:
+            # Each cover's rows are a slice of its own pass.
+            cut = (slice(None), span) if self.each else (span,)
+            self.now = self._images[cut], self._labels[cut]
+        else:
+            chosen = self._order[..., span]
+            self.now = self.images[chosen], self.labels[chosen]
+        self.taken += 1
+        return self.now
+
+    def _begin(self) -> None:
+        drawn = [torch.randperm(len(self.labels), generator=one) for one in self._orders]
+        self._order = torch.stack(drawn) if self.each else drawn[0]
+        if self._whole:
+            self._images, self._labels = self.images[self._order], self.labels[self._order]
 
 
 @contextmanager

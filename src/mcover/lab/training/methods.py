@@ -1,8 +1,4 @@
-"""What moves the weights, by name: one small class a method.
-
-A method is given two ways to take gradients: ``fresh()`` on the next batch and ``again()`` on the
-same one; both put gradients in place and return the loss per cover.
-"""
+"""What moves the weights: one step of each method, and the model that it is about."""
 
 from __future__ import annotations
 
@@ -17,218 +13,153 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcover.errors import McoverError
 from mcover.lab.training.objectives import covers_of, is_covered
-from mcover.lab.training.settings import Training
+from mcover.lab.training.options import (
+    EMA,
+    ON_COVERS,
+    RSGD,
+    SAM,
+    SWA,
+    Elastic,
+    Entropy,
+    Lifted,
+    Method,
+    Training,
+)
+from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD
 
 Gradient = Callable[[], Tensor]
 
 
-class Plain:
-    """SGD on the model as it is, routed covers included.
+class Mover:
+    """SGD on the model as it is, routed covers included, and what a method adds to that.
 
     Attributes:
         each: whether every cover sees batches of its own.
-        ready: whether the one model is what the method is about: a stopping rule may look at it.
     """
 
-    each = False
-
     def __init__(
-        self, model: nn.Module, settings: Training, steps: int, seed: SeedSequence
+        self, model: nn.Module, training: Training, method: Method, steps: int, seed: SeedSequence
     ) -> None:
-        self.model, self.settings, self.steps, self.seed = model, settings, steps, seed
-        self.ready = True
-        self.optimizer = self.make([one for one in model.parameters() if one.requires_grad])
-
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        return torch.optim.SGD(parameters, **self.common)
+        _check_covers(model, method)
+        self.model, self.training, self.method = model, training, method
+        self.each = isinstance(method, RSGD | Elastic)
+        self.optimizer = _optimizer(model, training, method, steps, seed)
+        self.average: AveragedModel | None = None
+        if isinstance(method, EMA):
+            decay = get_ema_multi_avg_fn(method.decay)
+            self.average = AveragedModel(model, multi_avg_fn=decay)
 
     @property
-    def common(self) -> dict[str, Any]:
-        """What all of them give to SGD."""
-        momentum = self.settings.momentum
-        return {
-            "lr": self.settings.lr,
-            "momentum": momentum,
-            "nesterov": momentum > 0,
-            "weight_decay": self.settings.weight_decay,
-        }
+    def ready(self) -> bool:
+        """Whether there is what the method is about, for a stopping rule to look at."""
+        return self.average is not None or not isinstance(self.method, SWA)
 
     def step(self, fresh: Gradient, again: Gradient) -> Tensor:
-        """Moves the weights once, and returns the loss per cover before."""
+        """Moves the weights once, and returns the loss per cover before.
+
+        Args:
+            fresh: puts gradients on the next batch in place, and returns the loss per cover.
+            again: the same on the batch of before.
+        """
+        match self.method:
+            case RSGD():
+                # The coupling takes its scale from the loss summed over the covers.
+                covers = covers_of(self.model)
+                return cast(Tensor, self.optimizer.step(lambda: fresh() * covers)) / covers
+            case Entropy():  # as many batches as the walk has gradients
+                return cast(Tensor, self.optimizer.step(fresh))
+            case SAM():
+                return self._uphill(fresh, again)
         loss = fresh()
         self.optimizer.step()
-        return loss
-
-    def end_epoch(self, epoch: int) -> None:
-        """Called when ``epoch`` passes are done."""
-
-    @contextmanager
-    def source(self) -> Iterator[nn.Module]:
-        """Inside, the module whose collapse is the one model."""
-        yield self.model
-
-
-class Routed(Plain):
-    """SGD on routed covers; the same as plain SGD, and refuses to be called so without covers."""
-
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        require_covers(self.model, "mcover")
-        return super().make(parameters)
-
-
-class Replicated(Plain):
-    """Covers that attract each other, ever more strongly."""
-
-    each = True
-
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        from mcover.optim import ReplicatedSGD
-
-        coupling = self.settings.coupling
-        return ReplicatedSGD(
-            groups(self.model, parameters, "rsgd"),
-            coupling="auto" if coupling is None else coupling,
-            growth=self.settings.option("growth"),
-            steps=self.steps,
-            **self.common,
-        )
-
-    def step(self, fresh: Gradient, again: Gradient) -> Tensor:
-        # The coupling takes its scale from the loss summed over the covers.
-        covers = covers_of(self.model)
-        total: Tensor = self.optimizer.step(lambda: fresh() * covers)
-        return total / covers
-
-
-class Elastic(Plain):
-    """Covers tied to a centre that follows them; the centre is the one model."""
-
-    each = True
-
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        from mcover.optim import ElasticSGD
-
-        coupling = self.settings.coupling
-        return ElasticSGD(
-            groups(self.model, parameters, "elastic"),
-            coupling="auto" if coupling is None else coupling,
-            period=self.settings.option("period"),
-            **self.common,
-        )
-
-    @contextmanager
-    def source(self) -> Iterator[nn.Module]:
-        with self.optimizer.at_centre():
-            yield self.model
-
-
-class Entropic(Plain):
-    """Entropy-SGD; a step takes as many batches as its walk has gradients."""
-
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        from mcover.optim import EntropySGD
-
-        option = self.settings.option
-        return EntropySGD(
-            parameters,
-            **self.common
-            | {"lr": option("outer_lr"), "inner_lr": self.settings.lr, "noise": option("langevin")},
-            **{name: option(name) for name in ("inner_steps", "scope", "scoping")},
-            seed=self.seed,
-        )
-
-    def step(self, fresh: Gradient, again: Gradient) -> Tensor:
-        return cast(Tensor, self.optimizer.step(fresh))
-
-
-class Averaged(Plain):
-    """SWA: the mean of the weights at the end of each epoch after a share of them."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.average: AveragedModel | None = None
-        self.ready = False
-
-    def end_epoch(self, epoch: int) -> None:
-        if epoch > self.settings.option("average_from") * self.settings.epochs:
-            self.average = self.average or AveragedModel(self.model)
+        if isinstance(self.method, EMA) and self.average is not None:
             self.average.update_parameters(self.model)
-            self.ready = True
-
-    @contextmanager
-    def source(self) -> Iterator[nn.Module]:
-        yield self.model if self.average is None else self.average.module
-
-
-class Ema(Averaged):
-    """The exponential moving average of the weights over all steps."""
-
-    average: AveragedModel
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        decay = get_ema_multi_avg_fn(self.settings.option("decay"))
-        self.average = AveragedModel(self.model, multi_avg_fn=decay)
-        self.ready = True
-
-    def step(self, fresh: Gradient, again: Gradient) -> Tensor:
-        loss = super().step(fresh, again)
-        self.average.update_parameters(self.model)
         return loss
 
-    def end_epoch(self, epoch: int) -> None:
-        """Nothing: every step counts."""
-
-
-class SharpnessAware(Plain):
-    """SAM: the gradient is taken a little uphill."""
-
-    def make(self, parameters: list[nn.Parameter]) -> Any:
-        try:
-            from pytorch_optimizer import SAM
-        except ImportError as error:
-            raise McoverError(
-                "method 'sam' needs pytorch_optimizer, which is not installed: "
-                "pip install 'mcover[rivals]'."
-            ) from error
-        return SAM(parameters, torch.optim.SGD, rho=self.settings.option("rho"), **self.common)
-
-    def step(self, fresh: Gradient, again: Gradient) -> Tensor:
+    def _uphill(self, fresh: Gradient, again: Gradient) -> Tensor:
         loss = fresh()
         try:
             self.optimizer.step(again)
         except BaseException:
-            with torch.no_grad():  # uphill is no place to be left at
+            with torch.no_grad():  # an interrupt must not leave the weights uphill
                 for weight, state in self.optimizer.state.items():
                     if "old_p" in state:
                         weight.copy_(state.pop("old_p"))
             raise
         return loss
 
+    def end_epoch(self, epoch: int) -> None:
+        """Called when ``epoch`` passes are done."""
+        match self.method:
+            case Lifted(redraw_each_epoch=True):
+                cast(Any, self.model).redraw()
+            case SWA(average_from) if epoch > average_from * self.training.epochs:
+                self.average = self.average or AveragedModel(self.model)
+                self.average.update_parameters(self.model)
 
-METHODS: dict[str, type[Plain]] = {
-    "sgd": Plain,
-    "mcover": Routed,
-    "rsgd": Replicated,
-    "elastic": Elastic,
-    "entropy": Entropic,
-    "swa": Averaged,
-    "ema": Ema,
-    "sam": SharpnessAware,
-}
+    @contextmanager
+    def source(self) -> Iterator[nn.Module]:
+        """Inside, the module whose collapse is the outcome."""
+        if isinstance(self.method, Elastic):
+            with self.optimizer.at_centre():
+                yield self.model
+        else:
+            yield self.model if self.average is None else self.average.module
 
 
-def require_covers(model: nn.Module, method: str) -> None:
+def _optimizer(
+    model: nn.Module, training: Training, method: Method, steps: int, seed: SeedSequence
+) -> Any:
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    common: dict[str, Any] = {
+        "lr": training.lr,
+        "momentum": training.momentum,
+        "nesterov": training.momentum > 0,
+        "weight_decay": training.weight_decay,
+    }
+    match method:
+        case RSGD(coupling=coupling, growth=growth):
+            groups = _groups(model, parameters)
+            return ReplicatedSGD(groups, coupling=coupling, growth=growth, steps=steps, **common)
+        case Elastic(coupling=coupling, period=period):
+            return ElasticSGD(
+                _groups(model, parameters), coupling=coupling, period=period, **common
+            )
+        case Entropy():
+            walk = {"inner_steps": method.inner_steps, "inner_lr": training.lr}
+            pull = {"scope": method.scope, "scoping": method.scoping, "noise": method.langevin}
+            own = common | walk | pull | {"lr": method.outer_lr}
+            return EntropySGD(parameters, **own, seed=seed)
+        case SAM(rho):
+            try:
+                import pytorch_optimizer
+            except ImportError as error:
+                raise McoverError(
+                    "SAM needs pytorch_optimizer, which is not installed: "
+                    "pip install 'mcover[rivals]'."
+                ) from error
+            return pytorch_optimizer.SAM(parameters, torch.optim.SGD, rho=rho, **common)
+    return torch.optim.SGD(parameters, **common)
+
+
+def _check_covers(model: nn.Module, method: Method) -> None:
+    if not isinstance(method, ON_COVERS):
+        return
+    name = type(method).__name__
     if not is_covered(model):
         raise McoverError(
-            f"method {method!r} acts on covers, and the model is a plain "
-            f"{type(model).__name__}; write mcover.lift(model, covers=4, topology=...)."
+            f"{name} acts on covers, and the model is a plain {type(model).__name__}; "
+            f"write mcover.lift(model, covers={method.covers}, topology=...)."
+        )
+    if covers_of(model) != method.covers:
+        raise McoverError(
+            f"the model has {covers_of(model)} covers, and {name} has {method.covers}; write "
+            f"{name}(covers={covers_of(model)})."
         )
 
 
-def groups(model: nn.Module, parameters: list[nn.Parameter], method: str) -> list[dict[str, Any]]:
+def _groups(model: nn.Module, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
     """Stacked parameters, and apart from them those that all covers share."""
-    require_covers(model, method)
     stacked = {id(one) for one in cast(Any, model).stacks().values()}
     covers = [one for one in parameters if id(one) in stacked]
     shared = [one for one in parameters if id(one) not in stacked]

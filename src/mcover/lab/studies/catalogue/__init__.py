@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from mcover.errors import McoverError
-from mcover.lab.studies.catalogue import (
-    budget,
-    committees,
-    costs,
-    low_data,
-    networks,
-    perceptrons,
-    table_1,
-)
+from mcover.lab.studies.catalogue import committees, comparisons, costs, networks, perceptrons
 from mcover.lab.studies.study import Study
 
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
-        table_1.TABLE_1,
+        comparisons.TABLE_1,
         perceptrons.LOADING,
         committees.COMMITTEE_SETTINGS,
         committees.COMMITTEE_ERRORS,
@@ -28,9 +20,9 @@ STUDIES: dict[str, Study] = {
         perceptrons.COVERS,
         perceptrons.VARIANTS,
         costs.COSTS,
-        budget.EQUAL_BUDGET,
-        low_data.LOW_DATA,
-        low_data.LOW_DATA_CONV,
+        comparisons.EQUAL_BUDGET,
+        networks.LOW_DATA,
+        networks.LOW_DATA_CONV,
     )
 }
 

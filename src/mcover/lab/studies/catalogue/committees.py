@@ -3,70 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from mcover.lab.studies.catalogue.parts import Options
-from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.kinds import PlainTrial
+from mcover.lab.studies.cells import Cell, panel_cells
 from mcover.lab.studies.published import COMMITTEE, TABLE_1
 from mcover.lab.studies.study import Scale, Study
+from mcover.lab.training import RSGD, SGD, CommitteeTrial, Elastic, Entropy, Lifted, Method
+from mcover.lab.training.options import PLAIN
+from mcover.lifting import Directed
+from mcover.topology import GaussianRing, Topology, Uniform
 
-_DATA: dict[Scale, Options] = {
-    "smoke": {"data": "digits:3,8", "images": 40},
-    "quick": {"data": "fashion-mnist:dress,coat", "images": 500},
-    "paper": {"data": "fashion-mnist:dress,coat", "images": 500},
-}
+_UNIFORM = Uniform()
 _EPOCHS: dict[Scale, int] = {"smoke": 4, "quick": 4000, "paper": 20_000}
 
 
-def committee(scale: Scale, method: str = "sgd", **more: Any) -> Options:
-    """Settings of a machine of nine units, trained as in the paper; ``more`` is of its covers.
-
-    Learning rate and schedules are ours, see :mod:`mcover.lab.committee.schedules`.
-    """
+def committee(
+    scale: Scale, method: Method = PLAIN, lr: float = 10.0, **more: Any
+) -> CommitteeTrial:
+    """A machine of nine units, trained as in the paper; lr and schedule are ours."""
+    if scale == "smoke":
+        base = CommitteeTrial("digits:3,8", images=40, **more)
+    else:
+        base = CommitteeTrial("fashion-mnist:dress,coat", images=500, **more)
     epochs = _EPOCHS[scale]
-    training = {"epochs": epochs, "batch": 100, "lr": 10.0, "momentum": 0, "method": method}
-    stop = {"evaluate_every": epochs, "stop_loss": 1e-7, "stop_error": 0}
-    own = {"model": "committee", "subset_seed": 0, "hidden": 9, "schedule": "slow"}
-    return {**_DATA[scale], **own, "training": training | stop, **more}
+    training = replace(base.training, epochs=epochs, evaluate_every=epochs, lr=lr)
+    return replace(base, method=method, training=training)
 
 
-def routed_committee(scale: Scale, covers: int, sigma: float | None = None) -> Options:
-    """M-cover of a machine: uniform routes, or a ring of this width."""
-    ring: Options = {"topology": "uniform"}
-    if sigma is not None:
-        ring = {"topology": "ring", "sigma": sigma, "shift": 2}
-    return committee(scale, "mcover", covers=covers, bank=10 if scale == "paper" else 4, **ring)
+def routed(scale: Scale, covers: int = 4, topology: Topology = _UNIFORM, **more: Any) -> Lifted:
+    """M-cover of a machine, all destinations of the bank in each step."""
+    routing = Directed(bank=10 if scale == "paper" else 4, destinations=None)
+    start = {"noise": 0.0, "start": "independent"} | more
+    return Lifted(covers=covers, topology=topology, routing=routing, **start)  # type: ignore[arg-type]
 
 
-def committee_lines(scale: Scale) -> dict[str, Options]:
+def committee_methods(scale: Scale) -> dict[str, Method]:
     """The three methods of Table 1."""
     return {
-        "vanilla": committee(scale),
-        "rSGD M=4": committee(scale, "rsgd", covers=4),
-        "M-cover M=4": routed_committee(scale, 4),
+        "vanilla": SGD(),
+        "rSGD M=4": RSGD(covers=4, noise=0.0, start="independent"),
+        "M-cover M=4": routed(scale),
     }
-
-
-_COMMON: Options = {"start": "common", "noise": 0.1}
 
 
 def _errors(scale: Scale, trials: int) -> tuple[Cell, ...]:
-    more = {
-        "Elastic SGD M=4": committee(scale, "elastic", covers=4),
-        "Entropy-SGD": committee(scale, "entropy"),
-        "M-cover M=4, common start": routed_committee(scale, 4) | _COMMON,
+    methods = committee_methods(scale) | {
+        "Elastic SGD M=4": Elastic(covers=4, noise=0.0, start="independent"),
+        "Entropy-SGD": Entropy(),
+        "M-cover M=4, common start": routed(scale, start="common", noise=0.1),
     }
-    return tuple(
-        Cell(
-            PlainTrial("committee", settings),
-            series,
-            COMMITTEE,
-            trials=trials,
-            published=TABLE_1.get((COMMITTEE, series)) if scale == "paper" else None,
-        )
-        for series, settings in (committee_lines(scale) | more).items()
-    )
+    lines = {series: committee(scale, method) for series, method in methods.items()}
+    return panel_cells(lines, COMMITTEE, trials, TABLE_1 if scale == "paper" else None)
 
 
 COMMITTEE_ERRORS = Study(
@@ -98,24 +86,27 @@ COMMITTEE_ERRORS = Study(
 
 
 def _settings(scale: Scale, rates: Sequence[float], trials: int) -> tuple[Cell, ...]:
-    held_out = {"validation": 100 if scale == "smoke" else 2000}
-    cells = []
-    for rate in rates:
-        plain = committee(scale) | held_out
-        plain["training"] |= {"lr": rate}
-        cells.append(
-            Cell(PlainTrial("committee", plain), "vanilla", "learning rate", x=rate, trials=trials)
+    held_out = 100 if scale == "smoke" else 2000
+    cells = [
+        Cell(
+            committee(scale, lr=rate, validation=held_out),
+            "vanilla",
+            "learning rate",
+            x=rate,
+            trials=trials,
         )
+        for rate in rates
+    ]
+    small: Scale = "quick" if scale == "paper" else scale
     starts = {
-        "M-cover M=4, independent": {},
-        "M-cover M=4, common, noise 0.1": _COMMON,
-        "M-cover M=4, common, noise 0.5": _COMMON | {"noise": 0.5},
+        "M-cover M=4, independent": routed(small),
+        "M-cover M=4, common, noise 0.1": routed(small, start="common", noise=0.1),
+        "M-cover M=4, common, noise 0.5": routed(small, start="common", noise=0.5),
     }
-    for series, start in starts.items():
-        covered = routed_committee("quick" if scale == "paper" else scale, 4)
-        settings = covered | held_out | start
-        cells.append(Cell(PlainTrial("committee", settings), series, "start", trials=trials))
-    return tuple(cells)
+    lines = {
+        series: committee(small, method, validation=held_out) for series, method in starts.items()
+    }
+    return (*cells, *panel_cells(lines, "start", trials))
 
 
 COMMITTEE_SETTINGS = Study(
@@ -143,14 +134,12 @@ COMMITTEE_SETTINGS = Study(
 
 
 def _rates(scale: Scale, rates: Sequence[float], trials: int) -> tuple[Cell, ...]:
-    cells = []
-    for rate in rates:
-        for series, settings in committee_lines("quick" if scale == "paper" else scale).items():
-            changed = {**settings, "training": settings["training"] | {"lr": rate}}
-            cells.append(
-                Cell(PlainTrial("committee", changed), series, COMMITTEE, x=rate, trials=trials)
-            )
-    return tuple(cells)
+    small: Scale = "quick" if scale == "paper" else scale
+    return tuple(
+        Cell(committee(small, method, lr=rate), series, COMMITTEE, x=rate, trials=trials)
+        for rate in rates
+        for series, method in committee_methods(small).items()
+    )
 
 
 COMMITTEE_RATES = Study(
@@ -181,9 +170,7 @@ def _topology(
 ) -> tuple[Cell, ...]:
     return tuple(
         Cell(
-            PlainTrial(
-                "committee", committee(scale) if m == 1 else routed_committee(scale, m, sigma)
-            ),
+            committee(scale, SGD() if m == 1 else routed(scale, m, GaussianRing(sigma, shift=2))),
             f"M={m}",
             COMMITTEE,
             x=sigma,

@@ -1,52 +1,56 @@
-"""The study of smooth networks on MNIST: Figure 2(d)."""
+"""Studies of smooth networks: the paper's on MNIST, Figure 2(d), and networks on few images."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from mcover.lab.studies.catalogue.parts import Options, messages, trained
-from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.kinds import PlainTrial
+from mcover.lab.studies.cells import Cell, Choice, panel_cells
 from mcover.lab.studies.published import MLP, TABLE_1
-from mcover.lab.studies.study import Scale, Study
-from mcover.topology import Identity
+from mcover.lab.studies.study import Choosing, Scale, Study
+from mcover.lab.training import SWA, Lifted, Method, NetworkTrial, Training
+from mcover.lab.training.options import PLAIN
+from mcover.lifting import Directed, Messages
+from mcover.topology import GaussianRing, Identity
 
-_SIZES: dict[Scale, Options] = {
-    "smoke": {"data": "digits", "images": 200, "model": "small-mlp", "batch": 50},
-    "quick": {"data": "mnist", "images": 6000, "model": "mlp", "batch": 256},
-    "paper": {"data": "mnist", "images": None, "model": "mlp", "batch": 256},
+PAPER_RING = GaussianRing(1.5, shift=2)
+FIVE_COVERS = Lifted(covers=5, topology=PAPER_RING, routing=Messages())
+"""The paper's lift of its network."""
+_FIVE_APART = replace(FIVE_COVERS, topology=Identity())
+
+_ON_MNIST: dict[Scale, NetworkTrial] = {
+    "smoke": NetworkTrial("digits", Training(2, 50), images=200, model="small-mlp"),
+    "quick": NetworkTrial("mnist", Training(10), images=6000),
+    "paper": NetworkTrial("mnist", Training(40)),
 }
-_EPOCHS: dict[Scale, int] = {"smoke": 2, "quick": 10, "paper": 40}
 
 
-def mlp(scale: Scale, times: float = 1, **more: Any) -> Options:
-    """The paper's network on MNIST, on few images of it, or a small one on digits.
+def mlp(scale: Scale, **changes: Any) -> NetworkTrial:
+    """The paper's network on MNIST, on few images of it, or a small one on digits."""
+    return changed(_ON_MNIST[scale], **changes)
 
-    Args:
-        scale: which of them.
-        times: so many times the epochs.
-        **more: a lift, dropout, or what differs in training.
-    """
-    return trained(**_SIZES[scale], epochs=round(times * _EPOCHS[scale]), **more)
+
+def changed(
+    trial: NetworkTrial, method: Method = PLAIN, times: float = 1, dropout: float = 0.0,
+    weight_noise: float = 0.0,
+) -> NetworkTrial:  # fmt: skip
+    """A trial with another method, so many times the epochs, or noise; evaluated at its end."""
+    epochs = round(times * trial.training.epochs)
+    training = replace(
+        trial.training, epochs=epochs, evaluate_every=epochs, weight_noise=weight_noise
+    )
+    return replace(trial, method=method, dropout=dropout, training=training)
 
 
 def _errors(scale: Scale, trials: int) -> tuple[Cell, ...]:
-    lines: dict[str, Options] = {
-        "vanilla": {},
-        "M-cover M=5": messages(5),
-        "five apart, averaged": messages(5, Identity()),
-        "SWA, five times the epochs": {"times": 5, "method": "swa", "average_from": 0.75},
+    lines = {
+        "vanilla": mlp(scale),
+        "M-cover M=5": mlp(scale, method=FIVE_COVERS),
+        "five apart, averaged": mlp(scale, method=_FIVE_APART),
+        "SWA, five times the epochs": mlp(scale, method=SWA(), times=5),
     }
-    return tuple(
-        Cell(
-            PlainTrial("network", mlp(scale, **options)),
-            series,
-            MLP,
-            trials=trials,
-            published=TABLE_1.get((MLP, series)) if scale == "paper" else None,
-        )
-        for series, options in lines.items()
-    )
+    return panel_cells(lines, MLP, trials, TABLE_1 if scale == "paper" else None)
 
 
 MLP_ERRORS = Study(
@@ -69,4 +73,145 @@ MLP_ERRORS = Study(
         ("M-cover M=5", "SWA, five times the epochs"),
     ),
     picture="outcomes",
+)
+
+
+def directed(noise: float = 0.05, redraw_every: int | None = 10, **more: Any) -> Lifted:
+    """The directed lift of a network; 10 steps are an epoch of 1,000 images."""
+    routing = {"redraw_every": redraw_every, "bank": 8} | {
+        name: more.pop(name) for name in ("bank", "destinations", "granularity") if name in more
+    }
+    return Lifted(noise=noise, routing=Directed(**routing), **more)
+
+
+# What the search of the directed lift goes through: one change at a time from the first try.
+_SEARCH = {
+    "M=4 redrawn": directed(),
+    "redrawn every 5 steps": directed(redraw_every=5, bank=5),
+    "redrawn every step": directed(redraw_every=1, bank=1),
+    "M=2": directed(covers=2),
+    "M=8": directed(covers=8),
+    "noise 0.04": directed(0.04),
+    "noise 0.06": directed(0.06),
+    "noise 0.08": directed(0.08),
+    "ring σ=1.5 shift=2": directed(topology=PAPER_RING),
+    "ring σ=1 shift=0": directed(topology=GaussianRing(1.0)),
+    "by unit": directed(granularity="unit"),
+    "by tensor": directed(granularity="tensor"),
+    "two destinations a step": directed(destinations=2),
+}
+
+_DROPOUT, _LONG_DROPOUT = "dropout", "dropout, four times the epochs"
+_BEST, _BOTH = "directed lift, best of search", "directed lift, redrawn, and dropout"
+
+# What differs from the plain network, by the label of the candidate; a line with one candidate has
+# nothing to choose.
+_Lines = Mapping[str, Mapping[str, Mapping[str, Any]]]
+_LINES: _Lines = {
+    "vanilla": {"": {}},
+    "message lift M=5": {"": {"method": FIVE_COVERS}},
+    "five apart, averaged": {"": {"method": _FIVE_APART}},
+    "SWA, five times the epochs": {
+        f"from {share}": {"method": SWA(share), "times": 5} for share in (0.25, 0.5, 0.75)
+    },
+    "directed lift, quenched": {
+        f"noise {x}": {"method": directed(x, redraw_every=None)} for x in (0.03, 0.05, 0.07)
+    },
+    "directed lift, redrawn": {f"noise {x}": {"method": directed(x)} for x in (0.03, 0.05, 0.07)},
+    _BEST: {label: {"method": method} for label, method in _SEARCH.items()},
+    _DROPOUT: {f"{p}": {"dropout": p} for p in (0.2, 0.35, 0.5, 0.65)},
+    _LONG_DROPOUT: {f"{p}": {"dropout": p, "times": 4} for p in (0.2, 0.35, 0.5, 0.65)},
+    "weight noise": {f"{x}": {"weight_noise": x} for x in (0.02, 0.035, 0.05, 0.07)},
+    _BOTH: {
+        f"noise {x}, dropout {p}": {"method": directed(x), "dropout": p}
+        for x in (0.03, 0.05)
+        for p in (0.2, 0.35, 0.5)
+    },
+}
+# The same of a convolutional network: the lines that stood out, and what it takes of them. The rows
+# that were stored have thin blocks.
+_CONV_LINES: _Lines = {
+    "vanilla": {"": {}},
+    "message lift M=5": {"": {"method": replace(FIVE_COVERS, routing=Messages(block_channels=1))}},
+    "directed lift, redrawn": {f"noise {x}": {"method": directed(x)} for x in (0.02, 0.03, 0.05)},
+    _DROPOUT: {f"{p}": {"dropout": p} for p in (0.35, 0.5, 0.65, 0.8)},
+    _LONG_DROPOUT: {f"{p}": {"dropout": p, "times": 4} for p in (0.5, 0.65, 0.8)},
+    "weight noise": {f"{x}": {"weight_noise": x} for x in (0.01, 0.02, 0.035)},
+    _BOTH: {
+        f"noise 0.03, dropout {p}": {"method": directed(0.03), "dropout": p}
+        for p in (0.35, 0.5, 0.65)
+    },
+}
+_QUICK = ("vanilla", "message lift M=5", "directed lift, redrawn", _DROPOUT, "weight noise")
+_SMOKE = ("vanilla", "message lift M=5", _DROPOUT)
+
+
+def _low_data(
+    names: Iterable[str], trials: int, conv: bool = False, smoke: bool = False
+) -> tuple[Cell, ...]:
+    lines = _CONV_LINES if conv else _LINES
+    base = NetworkTrial("mnist", Training(60, 100), images=1000)
+    if smoke:
+        base = NetworkTrial("digits", Training(2, 50), images=100)
+    base = replace(base, model="conv" if conv else "small-mlp")
+    cells = []
+    for series in names:
+        choices = tuple(
+            Choice(label, changed(base, **changes)) for label, changes in lines[series].items()
+        )
+        several = choices if len(choices) > 1 else ()
+        cells.append(Cell(choices[0].trial, series, trials=trials, choices=several))
+    return tuple(cells)
+
+
+LOW_DATA = Study(
+    name="low-data",
+    title="Test error of a network on 1,000 MNIST images",
+    source="beyond the paper",
+    about=(
+        "784-256-256-10, batch 100, 60 epochs. Strengths are chosen on 5,000 images held out of "
+        "the training set, with three seeds of their own; then all lines meet the same images, "
+        "first weights and order of images."
+    ),
+    cells={
+        "smoke": _low_data(_SMOKE, 2, smoke=True),
+        "quick": _low_data(_QUICK, 3),
+        "paper": _low_data(_LINES, 10),
+    },
+    contrasts=(
+        *((series, "vanilla") for series in _LINES if series != "vanilla"),
+        (_BEST, _DROPOUT),
+        (_BEST, _LONG_DROPOUT),
+        (_BEST, "weight noise"),
+        (_BOTH, _DROPOUT),
+        (_BOTH, _LONG_DROPOUT),
+        ("message lift M=5", "five apart, averaged"),
+    ),
+    picture="outcomes",
+    choosing={"smoke": Choosing(extra={"validation": 300}, seeds=1)},
+)
+
+LOW_DATA_CONV = Study(
+    name="low-data-conv",
+    title="Test error of a conv net on 1,000 MNIST images",
+    source="beyond the paper",
+    about=(
+        "Convolutions of 16 and 32 channels, 3 x 3, each with a pooling of 2 x 2, and a linear "
+        "layer; batch 100, 60 epochs. Dropout acts before the linear layer. Strengths are chosen "
+        "as in low-data."
+    ),
+    cells={
+        "smoke": _low_data(_SMOKE, 2, conv=True, smoke=True),
+        "quick": _low_data(_QUICK, 3, conv=True),
+        "paper": _low_data(_CONV_LINES, 10, conv=True),
+    },
+    contrasts=(
+        *((series, "vanilla") for series in _CONV_LINES if series != "vanilla"),
+        ("directed lift, redrawn", _DROPOUT),
+        ("directed lift, redrawn", "weight noise"),
+        (_BOTH, _DROPOUT),
+        (_BOTH, _LONG_DROPOUT),
+    ),
+    picture="outcomes",
+    choosing={"smoke": Choosing(extra={"validation": 300}, seeds=1)},
 )

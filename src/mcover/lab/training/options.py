@@ -1,0 +1,242 @@
+"""How a model is trained: the loop's options, and one frozen value for each method.
+
+Python, the command line, study cells and result tables all read these. An option belongs to the
+method whose value it is a field of, so that options of another method cannot be written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, get_args
+
+import tyro
+
+from mcover import checks
+from mcover.errors import McoverError
+from mcover.lifting import Directed, Messages
+from mcover.topology import Topology, Uniform
+
+Judge = Literal["collapse", "covers"]
+Start = Literal["common", "independent"]
+Noise = Annotated[float | str, tyro.conf.arg(metavar="FLOAT|SHARE%")]
+Coupling = float | Literal["auto"]
+
+_UNIFORM, _DIRECTED = Uniform(), Directed()
+
+MOST = 10**9  # epochs, images or hidden units: beyond any use, and safe to multiply
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train; the defaults are the paper's for its network."""
+
+    epochs: int = 40
+    """Passes over the training images; each cover makes as many."""
+    batch: int = 256
+    """Images in a gradient step."""
+    lr: float = 0.05
+    """Learning rate, constant."""
+    momentum: float = 0.9
+    """Nesterov momentum; 0 is plain SGD."""
+    weight_decay: float = 0.0
+    """L2 penalty on the weights."""
+    weight_noise: float = 0.0
+    """Standard deviation of Gaussian noise on all weights, drawn anew in each gradient step."""
+    evaluate_every: int = 1
+    """Epochs between evaluations; the last epoch is always evaluated."""
+    stop_loss: float | None = None
+    """Stop when the training loss falls below this; none is never."""
+    stop_error: float | None = None
+    """Stop when the training error is at most this; none is never."""
+    judge: Judge = "collapse"
+    """Whether the collapse, or every cover by itself, has to meet the stopping rule."""
+
+    def __post_init__(self) -> None:
+        checks.counts(self, "epochs", "batch", "evaluate_every", most=MOST)
+        checks.numbers_of(self, "lr", above=0)
+        checks.numbers_of(self, "momentum", "weight_decay", "weight_noise", least=0)
+        checks.numbers_of(self, "stop_loss", "stop_error", least=0, optional=True)
+        checks.choice("judge", self.judge, get_args(Judge))
+
+    @property
+    def stops(self) -> bool:
+        """Whether the training may end before its last epoch."""
+        return self.stop_loss is not None or self.stop_error is not None
+
+
+@dataclass(frozen=True)
+class SGD:
+    """SGD on the model as it is."""
+
+    kind: ClassVar[str] = "sgd"
+
+
+PLAIN = SGD()
+
+
+@dataclass(frozen=True)
+class _OnCovers:
+    """What all methods on covers have."""
+
+    covers: int = 4
+    """Covers M."""
+    noise: Noise = 0.01
+    """Gaussian noise between covers of a common start: a standard deviation, or a share of each
+    tensor's own, such as 150%."""
+    start: Start = "common"
+    """Whether covers start from one model plus noise, or each from a model of its own."""
+
+    def __post_init__(self) -> None:
+        checks.counts(self, "covers", most=1000)
+        object.__setattr__(self, "noise", _noise(self.noise))
+        checks.choice("start", self.start, get_args(Start))
+        if self.start == "independent" and self.noise != 0:
+            raise McoverError(
+                f"noise is {self.noise!r}, and covers start independent; write noise=0, or "
+                "start='common'."
+            )
+
+
+@dataclass(frozen=True)
+class Lifted(_OnCovers):
+    """M-cover: SGD on covers whose weights or messages are routed."""
+
+    kind: ClassVar[str] = "lifted"
+
+    topology: Topology = _UNIFORM
+    """Which covers a source is read from."""
+    routing: Directed | Messages = _DIRECTED
+    """What is routed."""
+    redraw_each_epoch: bool = False
+    """Draw new routes after each epoch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        example = "mcover.Uniform() or mcover.GaussianRing(1.5, shift=2)"
+        checks.instance("topology", self.topology, Topology, example)
+        example = "mcover.Directed() or mcover.Messages()"
+        checks.instance("routing", self.routing, (Directed, Messages), example)
+        checks.flags_of(self, "redraw_each_epoch")
+        if self.redraw_each_epoch and self.routing.redraw_every is not None:
+            raise McoverError(
+                "redraw_each_epoch and redraw_every exclude each other; leave one out."
+            )
+
+
+@dataclass(frozen=True)
+class RSGD(_OnCovers):
+    """Replicated SGD: covers that attract each other ever more, each with batches of its own."""
+
+    kind: ClassVar[str] = "rsgd"
+
+    coupling: Coupling = "auto"
+    """First strength of the attraction; auto takes it from the first loss."""
+    growth: float = 1e4
+    """Factor by which the coupling grows over all epochs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.coupling != "auto":
+            checks.numbers_of(self, "coupling", least=0, infinite=True)
+        checks.numbers_of(self, "growth", above=0)
+
+
+@dataclass(frozen=True)
+class Elastic(_OnCovers):
+    """Elastic SGD: covers tied to a centre, which is the model that comes out."""
+
+    kind: ClassVar[str] = "elastic"
+
+    coupling: Coupling = "auto"
+    """Strength of the ties; auto takes it from the learning rate."""
+    period: int = 1
+    """Gradient steps between communications."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.coupling != "auto":
+            checks.numbers_of(self, "coupling", least=0, infinite=True)
+        checks.counts(self, "period")
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """Entropy-SGD: each step follows the mean of a noisy walk around the weights."""
+
+    kind: ClassVar[str] = "entropy"
+
+    inner_steps: int = 20
+    """Gradient steps of each walk."""
+    outer_lr: float = 1.0
+    """Share of the way to the mean of the walk; the walk's own steps have the learning rate."""
+    scope: float = 1e-4
+    """First strength of the pull that keeps the walk near the weights."""
+    scoping: float = 1e-3
+    """Relative growth of that strength in each step."""
+    langevin: float = 1e-4
+    """Standard deviation of the walk's noise."""
+
+    def __post_init__(self) -> None:
+        checks.counts(self, "inner_steps")
+        checks.numbers_of(self, "outer_lr", "scope", "scoping", "langevin", least=0)
+
+
+@dataclass(frozen=True)
+class SWA:
+    """Stochastic weight averaging: the mean of the weights at the ends of the last epochs."""
+
+    kind: ClassVar[str] = "swa"
+
+    average_from: float = 0.75
+    """Share of the epochs after which averaging begins."""
+
+    def __post_init__(self) -> None:
+        checks.numbers_of(self, "average_from", least=0, below=1)
+
+
+@dataclass(frozen=True)
+class EMA:
+    """The exponential moving average of the weights."""
+
+    kind: ClassVar[str] = "ema"
+
+    decay: float = 0.999
+    """Share of itself that the average keeps in each gradient step."""
+
+    def __post_init__(self) -> None:
+        checks.numbers_of(self, "decay", least=0, below=1)
+
+
+@dataclass(frozen=True)
+class SAM:
+    """Sharpness-aware minimisation: the gradient is taken a little uphill."""
+
+    kind: ClassVar[str] = "sam"
+
+    rho: float = 0.05
+    """Distance uphill."""
+
+    def __post_init__(self) -> None:
+        checks.numbers_of(self, "rho", least=0)
+
+
+Method = Lifted | SGD | RSGD | Elastic | Entropy | SWA | EMA | SAM
+METHODS: tuple[type[Method], ...] = get_args(Method)
+ON_COVERS = (Lifted, RSGD, Elastic)
+
+
+def check_method(method: Method) -> Method:
+    """A value of one of the methods."""
+    names = ", ".join(f"{one.__name__}()" for one in METHODS)
+    return checks.instance("method", method, METHODS, f"one of {names} of mcover.lab.training")
+
+
+def _noise(value: float | str) -> float | str:
+    """A standard deviation, or a share of a tensor's own."""
+    if not isinstance(value, str):
+        return checks.real("noise", value, 0)
+    try:
+        checks.real("noise", float(value.removesuffix("%")), 0)
+    except (ValueError, McoverError):
+        raise McoverError(f"noise is {value!r}; write a number, 0 or more, or '150%'.") from None
+    return value if value.endswith("%") else float(value)
