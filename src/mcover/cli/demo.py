@@ -68,7 +68,12 @@ class Demo:
                 text = "  ".join(f"{name} {solved[name]}/{len(rows[name])}" for name in METHODS)
                 line(done, f"solved: {text}")
         console.print(summary_table({name: summarize(of) for name, of in rows.items()}))
-        console.print(f"{time.perf_counter() - begin:.0f} s in all; intervals are 95 %")
+        console.print(
+            f"{time.perf_counter() - begin:.0f} s in all; intervals are 95 %. RSA: replicated "
+            "simulated annealing, copies that attract each other. TTS99: proposals, or seconds of "
+            "one core, until a solution is found with 99 % certainty. Thin lines in the picture "
+            "are single trials, thick ones their mean."
+        )
 
         from mcover.lab.figures.annealing import comparison_figure
         from mcover.lab.figures.style import save
@@ -89,7 +94,7 @@ class Demo:
             return
         console.print()
         trial = NetworkTrial(training=Training(epochs=self.epochs, batch=64))
-        Train(trial, output=self.output / "training").run()
+        Train(trial, compare=True, output=self.output / "training").run()
 
 
 def summary_table(summaries: dict[str, dict[str, Estimate]]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from mcover import __version__, checks, statistics
 from mcover.errors import McoverError
 from mcover.lab.figures.style import save
 from mcover.lab.figures.training import training_figure
-from mcover.lab.training import CommitteeTrial, Lifted, NetworkTrial
+from mcover.lab.training import SGD, CommitteeTrial, Lifted, NetworkTrial
 from mcover.plain import to_plain
 from mcover.progress import Line, console, errors, live_line
 
@@ -42,11 +42,16 @@ class Train:
     """Independent trainings."""
     seed: int = 0
     """First seed: it draws the weights, the routes, the images of a subset and their order."""
+    compare: bool = False
+    """Train the plain model too, with the same seeds and images."""
     output: Path = Path("out/train")
     """Where to write: OUTPUT.png, and OUTPUT.safetensors with OUTPUT.json, the model."""
 
     def __post_init__(self) -> None:
         checks.whole("seeds", self.seeds, 1)
+        checks.flag("compare", self.compare)
+        if self.compare and isinstance(self.trial.method, SGD):
+            raise McoverError("compare is True, and the model is trained plain; leave it out.")
         checks.whole("seed", self.seed, 0)
         if not self.output.name:
             raise McoverError(f"output is {str(self.output)!r}; write a path without an ending.")
@@ -61,24 +66,25 @@ class Train:
             kind = trial.architecture(data)
             console.print(f"{data}\n{describe(trial, kind)}", markup=False)
             line.wait("lifting and compiling" if trial.covers > 1 else "first gradient steps")
-            histories = self._train(line)
+            plain = self._train(line, replace(trial, method=SGD())) if self.compare else []
+            histories = [] if any(one.interrupted for one in plain) else self._train(line, trial)
         if not histories:
             raise KeyboardInterrupt
         interrupted = histories[-1].interrupted
         if interrupted:
             console.print("interrupted: what follows is what was reached so far")
-        console.print(summary(histories))
+        console.print(summary(histories, plain))
         for number, one in enumerate(histories):
             console.print(f"model: {self._save(one, kind, number)} (mcover.lab.models.load)")
         title = f"{trial.data}, {describe(trial, kind)}"
-        console.print(f"picture: {save(training_figure(histories, title), picture)}")
+        console.print(f"picture: {save(training_figure(histories, title, plain), picture)}")
         if interrupted:
             raise KeyboardInterrupt
 
-    def _train(self, line: Line) -> list[History]:
+    def _train(self, line: Line, trial: NetworkTrial | CommitteeTrial) -> list[History]:
         histories: list[History] = []
         for number in range(self.seeds):
-            one = self.trial.train(self.seed + number, self._show(line, number))
+            one = trial.train(self.seed + number, self._show(line, number, trial))
             if len(one.epoch):
                 histories.append(one)
             if one.interrupted:
@@ -99,14 +105,21 @@ class Train:
             elsewhere = Path(tempfile.mkdtemp(prefix="mcover-")) / name
             return models.save(history.model, kind, elsewhere, **facts)[0]
 
-    def _show(self, line: Line, number: int) -> Callable[[Status], None]:
+    def _show(
+        self, line: Line, number: int, trial: NetworkTrial | CommitteeTrial
+    ) -> Callable[[Status], None]:
         def show(status: Status) -> None:
-            text = f"epoch {status.epoch}/{self.trial.training.epochs} loss {status.loss:.2g}"
+            text = f"epoch {status.epoch}/{trial.training.epochs} loss {status.loss:.2g}"
             if self.seeds > 1:
                 text = f"seed {number + 1}/{self.seeds} epoch {status.epoch}"
             if status.collapse_error >= 0:  # not before the first evaluation
                 text += f" error {status.collapse_error:.1%}"
-            line((number + status.share) / self.seeds, text)
+            share = (number + status.share) / self.seeds
+            if self.compare:  # the plain model comes first, and takes about one cover's time
+                is_plain, part = trial is not self.trial, 1 / (1 + self.trial.covers)
+                share = part * share if is_plain else part + (1 - part) * share
+                text = f"{'plain' if is_plain else trial.method.kind} {text}"
+            line(share, text)
 
         return show
 
@@ -121,8 +134,8 @@ def describe(trial: NetworkTrial | CommitteeTrial, kind: Architecture) -> str:
     return f"{kind}, {trial.covers} covers, {how or method.kind}"
 
 
-def summary(histories: Sequence[History]) -> Table:
-    """The last evaluation in figures, with intervals over seeds."""
+def summary(histories: Sequence[History], plain: Sequence[History] = ()) -> Table:
+    """The last evaluation in figures, with intervals over seeds; beside plain models, if given."""
     epochs = [one.epoch[-1] for one in histories]
     span = f"{min(epochs):.6g}" + (f" to {max(epochs):.6g}" if min(epochs) < max(epochs) else "")
     ends = {one.stopped for one in histories}
@@ -135,6 +148,8 @@ def summary(histories: Sequence[History]) -> Table:
 
     covers = histories[0].cover_error.shape[1]
     rows: list[tuple[str, list[float], str]] = []
+    if plain:
+        rows.append(("test error of the plain model", [p.collapse_error[-1] for p in plain], ".4f"))
     name = "test error of the collapse" if covers > 1 else "test error"
     rows.append((name, [one.collapse_error[-1] for one in histories], ".4f"))
     if covers > 1:

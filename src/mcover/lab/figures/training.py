@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
     from mcover.lab.training.loop import History
 
-_COVERS, _COLLAPSE = COLOURS[0], COLOURS[5]
+_COVERS, _COLLAPSE, _PLAIN = COLOURS[0], COLOURS[5], "#555555"
 
 
-def training_figure(histories: Sequence[History], title: str) -> Figure:
-    """Loss, and test error of covers and collapse, against epochs.
+def training_figure(
+    histories: Sequence[History], title: str, plain: Sequence[History] = ()
+) -> Figure:
+    """Loss, and test error of covers, collapse and plain models, against epochs.
 
     Every cover of every seed is a thin line, means are thick ones.
     """
@@ -36,6 +38,8 @@ def training_figure(histories: Sequence[History], title: str) -> Figure:
     epochs = [one.epoch for one in histories]
     losses = [one.train_loss for one in histories]
     _draw(loss, epochs, losses, _COVERS, "")
+    if plain:
+        _draw(loss, [one.epoch for one in plain], [one.train_loss for one in plain], _PLAIN, "")
     loss.set(ylabel=f"training loss{' per cover' if mixed else ''}", yscale="log")
 
     covers = [column for one in histories for column in 100 * one.cover_error.T]
@@ -50,8 +54,11 @@ def training_figure(histories: Sequence[History], title: str) -> Figure:
         _draw(error, epochs, collapsed, _COLLAPSE, f"average of weights{seeds}")
     else:
         _draw(error, epochs, collapsed, _COVERS, f"one model{seeds}")
+    beside = [100 * one.collapse_error for one in plain]
+    if plain:
+        _draw(error, [one.epoch for one in plain], beside, _PLAIN, f"plain model{seeds}")
     error.set(ylabel="test error, %")
-    error.set_ylim(0, _ceiling([*covers, *collapsed]))
+    error.set_ylim(0, _ceiling([*covers, *collapsed, *beside]))
     error.legend(frameon=False)
     for axes in (loss, error):
         axes.set_xlabel("epoch")
