@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.stats import permutation_test
 
 from mcover import McoverError
 from mcover.statistics import fraction, holm, mean, paired, time_to_solution
@@ -116,3 +117,24 @@ def test_an_interval_of_one_value_is_not_certainty():
 def test_statistics_of_nothing_are_refused(call, message):
     with pytest.raises(McoverError, match=message):
         call()
+
+
+@pytest.mark.parametrize("n", [2, 5, 16, 17, 40])
+def test_the_paired_test_is_that_of_scipy(n):
+    """The same flips of signs, so the same p to the last digit where no two sums are equal."""
+    differences = np.random.default_rng(n).standard_normal(n) + 0.2
+    theirs = permutation_test(
+        (differences,),
+        lambda values, axis=-1: values.mean(axis=axis),
+        permutation_type="samples",
+        n_resamples=99_999,
+        batch=10_000,
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    )
+    assert paired(differences, np.zeros(n)).p == theirs.pvalue
+
+
+def test_equal_sums_count_as_equal_in_whichever_order_they_are_added():
+    """0.1 + 0.2 − 0.3 is not 0 in binary; a p below 1 would come of rounding alone."""
+    assert paired([0.1, 0.2, -0.3], [0.0, 0.0, 0.0]).p == 1.0
