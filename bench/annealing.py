@@ -20,9 +20,14 @@ from numba import njit
 
 import mcover
 from mcover.annealing.bits import WORDS, aligned, count, load, spread, total
-from mcover.annealing.kernels import GLAUBER, RANDOM, _perceptron_change, advance
-from mcover.annealing.states import compile_kernels, make_state, pack_columns, state_bytes
-from mcover.annealing.xoshiro import random_weights
+from mcover.annealing.kernels import _perceptron_change, advance
+from mcover.annealing.states import (
+    compile_kernels,
+    make_state,
+    pack_columns,
+    random_weights,
+    state_bytes,
+)
 from mcover.routing import draw_bank
 from timing import best_seconds, rows
 
@@ -52,7 +57,7 @@ def our_run(setting: Setting, temperatures: np.ndarray):
     """Weights, accepted proposals and energies of one chain, and its seconds."""
     state, rng = setting.state(), setting.rng.copy()
     begin = time.perf_counter()
-    accepted, energies = advance(state, temperatures, 0.0, GLAUBER, RANDOM, rng)
+    accepted, energies = advance(state, temperatures, 0.0, "glauber", "random", rng)
     seconds = time.perf_counter() - begin
     return state.weights, accepted, energies * state.unit, seconds
 
@@ -178,9 +183,9 @@ def anatomy() -> None:
     end = our_run(setting, SCHEDULE)
     cold = np.full(60, 1e-4)
     state, rng = setting.state(), setting.rng.copy()
-    advance(state, SCHEDULE, 0.0, GLAUBER, RANDOM, rng)  # frozen: hardly any flip from here on
+    advance(state, SCHEDULE, 0.0, "glauber", "random", rng)  # frozen: hardly any flip from here on
     moves = N * M * len(cold)
-    rejected = best_seconds(lambda: advance(state, cold, 0.0, GLAUBER, RANDOM, rng)) / moves
+    rejected = best_seconds(lambda: advance(state, cold, 0.0, "glauber", "random", rng)) / moves
     many, few = 400_000, aligned(2048)
     _passes(state, 1), _popcounts(few, 1)
     passes = best_seconds(lambda: _passes(state, many)) / many
@@ -233,7 +238,7 @@ def memory() -> None:
     patterns = round(ALPHA * N)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     problem = mcover.teacher_student(N, ALPHA, seed=0)
-    mcover.anneal(problem, covers=M, bank=S, num_sweeps=5, seed=0)
+    mcover.anneal(problem, mcover.MCover(M, bank=S), num_sweeps=5, seed=0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     print(f"\nmemory: a chain {state_bytes(N, patterns, 1, M, S) / 1e6:.2f} MB;")
     print(f"peak of the process during anneal(): +{peak / 1024:.1f} MB over the loaded libraries")

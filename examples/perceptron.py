@@ -13,13 +13,13 @@ def main() -> None:
     given = parser.parse_args()
     reads = given.reads
     problem = mcover.teacher_student(given.n, given.alpha, seed=1)
-    ring = mcover.GaussianRing(sigma=3, shift=2)
-    runs = {
-        "vanilla": mcover.anneal(problem, "vanilla", num_reads=reads, seed=0),
-        "RSA": mcover.anneal(problem, "rsa", covers=3, coupling=1.0, num_reads=reads, seed=0),
-        "M-cover": mcover.anneal(problem, covers=3, topology=ring, num_reads=reads, seed=0),
+    methods = {
+        "vanilla": mcover.Vanilla(),
+        "RSA": mcover.RSA(covers=3, coupling=1.0),
+        "M-cover": mcover.MCover(covers=3, topology=mcover.GaussianRing(sigma=3, shift=2)),
     }
-    for name, result in runs.items():
+    for name, method in methods.items():
+        result = mcover.anneal(problem, method, num_reads=reads, seed=0)
         errors = mcover.statistics.mean(result.generalization_error)
         print(f"{name:8s} solved {result.solved.sum()}/{reads}   generalization error {errors}")
 

@@ -15,22 +15,17 @@ from matplotlib.figure import Figure
 
 import mcover
 from mcover import statistics
-from mcover.annealing.amp import amp
-from mcover.annealing.bayes import algorithmic_threshold, information_threshold, state_evolution
+from mcover.annealing import (
+    algorithmic_threshold,
+    information_threshold,
+    state_evolution,
+)
 from mcover.lab.figures.style import COLOURS, save
+from mcover.lab.perceptron import MessagePassingTrial
 
 N = 1000
 LOADS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.45, 1.5, 1.55, 1.58, 1.6, 1.65, 1.7, 1.8, 1.9)
 HERE = Path(__file__).parent
-
-
-def trial(alpha: float, number: int) -> tuple[bool, float]:
-    """Whether AMP solved one instance, and ε_g of its ±1 student."""
-    problem = mcover.teacher_student(N, alpha, seed=[number, 0])
-    found = amp(problem.patterns, problem.labels, seed=[number, 2])
-    return bool(problem.energy(found.weights) == 0), float(
-        problem.generalization_error(found.weights)
-    )
 
 
 def main() -> None:
@@ -39,9 +34,9 @@ def main() -> None:
     trials = parser.parse_args().trials
     rows = []
     for alpha in LOADS:
-        outcomes = [trial(alpha, number) for number in range(trials)]
-        solved = statistics.fraction([ok for ok, _ in outcomes])
-        error = statistics.mean([wrong for _, wrong in outcomes])
+        outcomes = [MessagePassingTrial(N, alpha).run(number) for number in range(trials)]
+        solved = statistics.fraction([one["solved"] > 0 for one in outcomes])
+        error = statistics.mean([one["generalization_error_sign"] for one in outcomes])
         rows.append((alpha, solved, error, state_evolution(alpha)))
         print(f"α = {alpha:.2f}  solved {solved}  ε_g {error}", flush=True)
     write(rows)

@@ -1,9 +1,8 @@
 """What the sweeps of the ±1 perceptron say when points are taken together, seed by seed.
 
-    python results/sweeps.py
-
-Reads ``loading.csv``, ``perceptron-topology.csv`` and ``covers.csv`` beside this file and writes
-``sweeps.md``: their tables in short form, and paired comparisons of averages over several points.
+Reads ``loading.csv``, ``perceptron-topology.csv`` and ``covers.csv`` beside this file and makes
+their tables in short form, and paired comparisons of averages over several points; ``page.py``
+writes them to ``sweeps.md``, and most of them to ``README.md``.
 A seed is one instance at every point, so an average over points is one number a seed, and n is the
 number of seeds that all points of a study share.
 """
@@ -15,10 +14,9 @@ import numpy as np
 
 from mcover import statistics
 from mcover.lab.studies import find_study, summarize
-from mcover.lab.studies.exchange import read_csv
-from mcover.lab.studies.plan import Plan, by_key
+from mcover.lab.studies.rows import by_key, read_csv
 from mcover.lab.studies.summary import Point
-from mcover.lab.studies.tables import Table, markdown, p_text, text
+from mcover.lab.studies.tables import Table, p_text, text
 from mcover.statistics import Estimate
 
 HERE = Path(__file__).parent
@@ -32,7 +30,7 @@ class Sweep:
 
     def __init__(self, name: str) -> None:
         study = find_study(name)
-        plan = Plan(study.at("paper"), study.choice("paper"))
+        plan = study.plan("paper")
         rows = by_key(read_csv(HERE / f"{name}.csv"))
         found = summarize(study, "paper", plan, rows).points
         self.points: dict[Place, Point] = {
@@ -259,11 +257,7 @@ def covers() -> list[Table]:
     ]
 
 
-def main() -> None:
+def page() -> str:
+    """All of them, for ``sweeps.md``."""
     tables = [*loading(), *topology(), *covers()]
-    parts = [f"**{table.title}**\n\n{markdown(table)}\n" for table in tables]
-    (HERE / "sweeps.md").write_text("\n".join(parts))
-
-
-if __name__ == "__main__":
-    main()
+    return "\n".join(f"**{table.title}**\n\n{table.markdown()}\n" for table in tables)

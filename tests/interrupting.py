@@ -9,7 +9,9 @@ from pathlib import Path
 
 
 @contextmanager
-def interruptible(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+def interruptible(
+    arguments: list[str], folder: Path, group: bool = False
+) -> Iterator[subprocess.Popen[str]]:
     """A process that hears Ctrl-C even where the tests themselves were started without it.
 
     Shells start background jobs with the interrupt ignored, and children inherit that. Whatever
@@ -21,6 +23,7 @@ def interruptible(arguments: list[str], folder: Path) -> Iterator[subprocess.Pop
         stderr=subprocess.STDOUT,
         text=True,
         cwd=folder,
+        start_new_session=group,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     limit = threading.Timer(120, process.kill)

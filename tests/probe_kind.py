@@ -12,7 +12,7 @@ from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.kinds import KINDS, Kind, Metric
 
 KIND = Kind(
-    "probe_kind", (Metric("value", "value"), Metric("solved", "solved", "fraction")), "value"
+    "probe_kind:Probe", (Metric("value", "value"), Metric("solved", "solved", "fraction")), "value"
 )
 
 

@@ -1,6 +1,7 @@
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,19 +12,28 @@ import pytest
 import reference_annealer as reference
 from interrupting import interruptible
 from mcover import (
+    RSA,
     Committee,
     FactorGraph,
     GaussianRing,
     Identity,
     LinearSchedule,
+    MCover,
     McoverError,
     Perceptron,
     Uniform,
+    Vanilla,
     anneal,
     teacher_student,
 )
-from mcover.annealing import AnnealResult, BetaSchedule, CustomSchedule, GeometricSchedule, Settings
-from mcover.annealing.chains import cover_overlap
+from mcover.annealing import (
+    AnnealOptions,
+    AnnealResult,
+    BetaSchedule,
+    CustomSchedule,
+    GeometricSchedule,
+)
+from mcover.annealing.annealer import AnnealStatus, cover_overlap
 from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
 from mcover.routing import draw_bank
@@ -43,29 +53,29 @@ def same(one, two):
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "vanilla"},
-        {"method": "rsa", "covers": 3, "coupling": 0.8, "coupling_growth": 0.1},
-        {"method": "mcover", "covers": 4, "topology": RING, "bank": 3},
-        {"method": "exact", "covers": 2, "topology": Uniform(), "rule": "metropolis"},
-        {"method": "mcover", "covers": 3, "bank": 2, "energy": "errors", "order": "sequential"},
-        {"method": "mcover", "covers": 3, "bank": 2, "redraw_every": 3},
+        {"method": Vanilla()},
+        {"method": RSA(3, coupling=0.8, coupling_growth=0.1)},
+        {"method": MCover(4, RING, bank=3)},
+        {"method": MCover(2, Uniform(), bank=None), "rule": "metropolis"},
+        {"method": MCover(3, bank=2), "energy": "errors", "order": "sequential"},
+        {"method": MCover(3, bank=2, redraw_every=3)},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_every_method_walks_the_reference_trajectory(options, hidden):
     problem = teacher_student(7, alpha=2.0, seed=1, hidden=hidden)
     result = anneal(problem, schedule=SHORT, num_reads=2, seed=5, **options)
-    settings = Settings(schedule=SHORT, **options)
+    settings = AnnealOptions(schedule=SHORT, **options)
+    assert result.options == settings
+    method = settings.method
     for read, seed in enumerate(seed_sequence(5).spawn(2)):
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = reference.Xoshiro(chain_seed.generate_state(4, np.uint64))
-        weights = reference.random_weights(rng, settings.covers, problem.sites)
+        weights = reference.random_weights(rng, method.covers, problem.sites)
         size = settings.bank_size(problem.sites)
-        bank = draw_bank(
-            settings.topology or Identity(), settings.covers, problem.sites, size, route_seed
-        )
-        temperatures, couplings = settings.temperatures(), settings.couplings()
-        every = settings.redraw_every or len(temperatures)
+        bank = draw_bank(method.topology, method.covers, problem.sites, size, route_seed)
+        temperatures, couplings = SHORT.temperatures(), settings.couplings()
+        every = method.redraw_every or len(temperatures)
         for start in range(0, len(temperatures), every):
             if start:
                 bank = bank.redraw(redraw_seed.spawn(1)[0])
@@ -89,7 +99,7 @@ def test_every_method_walks_the_reference_trajectory(options, hidden):
 @pytest.mark.parametrize("energy", ["linear", "errors"])
 def test_energy_is_that_of_the_general_lift(n, energy):
     problem = teacher_student(n, alpha=2.0, seed=2)
-    result = anneal(problem, covers=3, topology=RING, bank=4, num_sweeps=3, seed=9, energy=energy)
+    result = anneal(problem, MCover(3, RING, bank=4), num_sweeps=3, seed=9, energy=energy)
     route_seed = seed_sequence(9).spawn(1)[0].spawn(3)[0]
     bank = draw_bank(RING, 3, n, 4, route_seed)
 
@@ -109,22 +119,23 @@ def test_energy_is_that_of_the_general_lift(n, energy):
 
 def test_one_cover_is_vanilla():
     problem = teacher_student(40, 1.5, seed=0)
-    vanilla = anneal(problem, "vanilla", num_sweeps=50, seed=3, num_reads=2)
+    vanilla = anneal(problem, Vanilla(), num_sweeps=50, seed=3, num_reads=2)
     for bank in (1, 4):
-        same(anneal(problem, covers=1, bank=bank, num_sweeps=50, seed=3, num_reads=2), vanilla)
-    same(anneal(problem, "rsa", covers=1, num_sweeps=50, seed=3, num_reads=2), vanilla)
+        one = MCover(1, bank=bank)
+        same(anneal(problem, one, num_sweeps=50, seed=3, num_reads=2), vanilla)
+    same(anneal(problem, RSA(1), num_sweeps=50, seed=3, num_reads=2), vanilla)
 
 
 def test_identity_topology_is_independent_copies():
     problem = teacher_student(31, 1.5, seed=0)
-    free = anneal(problem, "rsa", covers=3, coupling=0.0, num_sweeps=40, seed=3)
-    same(anneal(problem, covers=3, topology=Identity(), bank=5, num_sweeps=40, seed=3), free)
+    free = anneal(problem, RSA(3, coupling=0.0), num_sweeps=40, seed=3)
+    same(anneal(problem, MCover(3, Identity(), bank=5), num_sweeps=40, seed=3), free)
 
 
 def test_equal_covers_collapse_to_themselves():
     problem = teacher_student(41, 3.0, seed=0)
     start = np.tile(problem.teacher, (3, 1))
-    result = anneal(problem, covers=3, bank=2, schedule=[1e-6], seed=0, initial_states=start)
+    result = anneal(problem, MCover(3, bank=2), schedule=[1e-6], seed=0, initial_states=start)
     np.testing.assert_array_equal(result.weights[0], start)
     np.testing.assert_array_equal(result.collapsed[0], problem.teacher)
     np.testing.assert_array_equal(result.collapsed_sign[0], problem.teacher)
@@ -135,7 +146,7 @@ def test_equal_covers_collapse_to_themselves():
 
 def test_collapse_is_the_mean_and_the_majority():
     problem = teacher_student(30, 1.0, seed=0)
-    result = anneal(problem, covers=4, bank=3, num_sweeps=2, num_reads=2, seed=0)
+    result = anneal(problem, MCover(4, bank=3), num_sweeps=2, num_reads=2, seed=0)
     np.testing.assert_allclose(result.collapsed, result.weights.mean(axis=1))
     total = result.weights.astype(int).sum(axis=1)
     decided = total != 0
@@ -147,7 +158,8 @@ def test_collapse_is_the_mean_and_the_majority():
 
 def test_results_do_not_depend_on_workers_or_on_the_number_of_reads():
     problem = teacher_student(60, 1.4, seed=0)
-    options = {"covers": 3, "bank": 4, "num_sweeps": 60, "seed": 11, "redraw_every": 7}
+    method = MCover(3, bank=4, redraw_every=7)
+    options = {"method": method, "num_sweeps": 60, "seed": 11}
     five = anneal(problem, num_reads=5, workers=1, **options)
     same(anneal(problem, num_reads=5, workers=4, **options), five)
     two = anneal(problem, num_reads=2, **options)
@@ -160,13 +172,17 @@ def test_results_do_not_depend_on_workers_or_on_the_number_of_reads():
 def test_annealing_learns():
     """Far above the threshold, every read finds the teacher."""
     problem = teacher_student(101, alpha=4.0, seed=3)
-    result = anneal(problem, covers=3, bank=5, num_sweeps=400, num_reads=4, seed=0)
+    result = anneal(problem, MCover(3, bank=5), num_sweeps=400, num_reads=4, seed=0)
     assert result.solved.all()
     np.testing.assert_array_equal(result.collapsed_energy, 0)
     assert result.generalization_error.max() < 0.03
     committee = teacher_student(21, alpha=6.0, seed=3, hidden=3)
     found = anneal(
-        committee, covers=3, bank=5, schedule=GeometricSchedule(1.0, 0.02, 400), num_reads=4, seed=0
+        committee,
+        MCover(3, bank=5),
+        schedule=GeometricSchedule(1.0, 0.02, 400),
+        num_reads=4,
+        seed=0,
     )
     assert found.generalization_error.min() < 0.12
 
@@ -174,7 +190,7 @@ def test_annealing_learns():
 def test_trajectory_records_what_happened():
     problem = teacher_student(51, 1.5, seed=0)
     schedule = LinearSchedule(0.4, 0.1, 0.01)
-    result = anneal(problem, covers=3, bank=4, schedule=schedule, num_reads=2, seed=0, record=7)
+    result = anneal(problem, MCover(3, bank=4), schedule=schedule, num_reads=2, seed=0, record=7)
     course = result.trajectory
     assert len(course.temperature) == 7
     assert course.temperature[[0, -1]] == pytest.approx([0.4, 0.1])
@@ -185,7 +201,7 @@ def test_trajectory_records_what_happened():
     assert np.all((course.acceptance > 0) & (course.acceptance < 1))
     expected = [cover_overlap(weights) for weights in result.weights]
     np.testing.assert_allclose(course.cover_overlap[:, -1], expected)
-    chosen = anneal(problem, "vanilla", schedule=schedule, seed=0, record=[0.3, 0.2])
+    chosen = anneal(problem, Vanilla(), schedule=schedule, seed=0, record=[0.3, 0.2])
     assert chosen.trajectory.temperature == pytest.approx([0.3, 0.2])
     assert np.isnan(chosen.trajectory.cover_overlap).all()
 
@@ -198,19 +214,20 @@ def test_cover_overlap_is_the_mean_over_pairs():
 
 def test_recording_does_not_change_the_run():
     problem = teacher_student(40, 1.5, seed=0)
-    options = {"covers": 3, "bank": 3, "num_sweeps": 90, "seed": 1}
+    options = {"method": MCover(3, bank=3), "num_sweeps": 90, "seed": 1}
     few, many = (anneal(problem, record=count, **options) for count in (1, 90))
     np.testing.assert_array_equal(few.weights, many.weights)
 
 
 def test_stop_at_zero_ends_early():
     problem = teacher_student(51, alpha=0.4, seed=0)
-    result = anneal(problem, covers=2, bank=3, num_reads=3, seed=0, stop_at_zero=True)
+    result = anneal(problem, MCover(2, bank=3), num_reads=3, seed=0, stop_at_zero=True)
     assert np.all(result.energy == 0)
     assert np.all(result.sweeps < 3901)
     np.testing.assert_array_equal(result.proposals, result.sweeps * 2 * 51)
     assert np.isnan(result.trajectory.energy[:, -1]).all()
     assert not result.interrupted
+    assert result.finished.all()
 
 
 def test_initial_states_of_every_shape():
@@ -218,7 +235,7 @@ def test_initial_states_of_every_shape():
     one = np.random.default_rng(0).choice([-1, 1], 20)
     shapes = [one, np.tile(one, (3, 1)), np.tile(one, (2, 3, 1))]
     runs = [
-        anneal(problem, covers=3, bank=2, num_sweeps=4, num_reads=2, seed=0, initial_states=start)
+        anneal(problem, MCover(3, bank=2), num_sweeps=4, num_reads=2, seed=0, initial_states=start)
         for start in shapes
     ]
     for run in runs[1:]:
@@ -228,7 +245,7 @@ def test_initial_states_of_every_shape():
 def test_progress_is_reported():
     seen = []
     problem = teacher_student(301, 1.5, seed=0)
-    anneal(problem, covers=3, num_sweeps=600, num_reads=3, seed=0, progress=seen.append)
+    anneal(problem, MCover(3), num_sweeps=600, num_reads=3, seed=0, progress=seen.append)
     assert seen[-1].reads_done == seen[-1].reads == 3
     assert seen[-1].share == pytest.approx(1)
     assert all(a.share <= b.share for a, b in itertools.pairwise(seen))
@@ -247,6 +264,7 @@ def test_interrupt_returns_what_was_reached():
         interrupt=lambda: time.monotonic() > begin + 1,
     )
     assert result.interrupted
+    assert not result.finished.any()
     assert 1 <= len(result.energy) <= 3
     assert np.all(result.sweeps > 0)
     assert np.all(np.abs(result.weights) == 1)
@@ -284,12 +302,12 @@ def test_a_failure_in_a_thread_reaches_the_caller():
 
 def test_save_and_load_without_pickle(tmp_path):
     problem = teacher_student(30, 1.0, seed=0)
-    result = anneal(problem, covers=3, topology=RING, bank=3, num_sweeps=20, num_reads=2, seed=0)
+    result = anneal(problem, MCover(3, RING, bank=3), num_sweeps=20, num_reads=2, seed=0)
     path = result.save(tmp_path / "deep" / "result.npz")
     again = AnnealResult.load(path)
     same(again, result)
-    assert again.settings == result.settings
-    assert again.settings["topology"]["kind"] == "ring"
+    assert again.options == result.options
+    assert again.options.method == MCover(3, RING, bank=3)
     np.testing.assert_array_equal(again.collapsed, result.collapsed)
     with np.load(path, allow_pickle=False) as file:
         assert all(file[name].dtype != object for name in file.files)
@@ -298,7 +316,7 @@ def test_save_and_load_without_pickle(tmp_path):
 
 def test_foreign_files_are_refused_and_left_alone(tmp_path):
     problem = teacher_student(10, 1.0, seed=0)
-    result = anneal(problem, num_sweeps=2, seed=0, bank=2)
+    result = anneal(problem, MCover(bank=2), num_sweeps=2, seed=0)
     with pytest.raises(McoverError, match=r"end the name in \.npz"):
         result.save(tmp_path / "result.pkl")
     foreign = tmp_path / "foreign.npz"
@@ -308,8 +326,17 @@ def test_foreign_files_are_refused_and_left_alone(tmp_path):
     broken.write_bytes(result.save(tmp_path / "whole.npz").read_bytes()[:300])
     text = tmp_path / "text.npz"
     text.write_text("hello")
-    for path in (foreign, broken, text):
-        with pytest.raises(McoverError, match="not a result that mcover saved"):
+    array = tmp_path / "array.npy"
+    np.save(array, np.ones(3))
+    for path, message in (
+        (foreign, "not a result that mcover saved"),
+        (broken, "cannot read .*broken.npz as an .npz file"),
+        (text, "cannot read .*text.npz as an .npz file"),
+        (array, "cannot read .*array.npy as an .npz file"),
+        (tmp_path, "cannot read"),
+        (tmp_path / "missing.npz", "cannot read .*missing.npz"),
+    ):
+        with pytest.raises(McoverError, match=message):
             AnnealResult.load(path)
     assert foreign.read_bytes() == before
 
@@ -324,8 +351,15 @@ def test_schedules_have_the_temperatures_they_say():
     np.testing.assert_array_equal(geometric[::2], geometric[1::2])
     np.testing.assert_allclose(1 / BetaSchedule(1.0, 0.1, 4).temperatures(), [1, 4, 7, 10])
     assert CustomSchedule((0.3, 0.5)).temperatures().tolist() == [0.3, 0.5]
-    np.testing.assert_allclose(Settings("rsa", coupling=2.0, coupling_growth=1.0, schedule=SHORT)
-                               .couplings()[:3], [2, 4, 8])  # fmt: skip
+    growing = AnnealOptions(RSA(3, coupling=2.0, coupling_growth=1.0), SHORT)
+    np.testing.assert_allclose(growing.couplings()[:3], [2, 4, 8])
+
+
+@pytest.mark.parametrize("schedule", [(0.3, 1e-8, 0.1), (0.3, 0.1 - 1e-15, 0.1), (0.4, 0.01, 0.1)])
+def test_linear_schedules_never_end_below_their_stop(schedule):
+    temperatures = LinearSchedule(*schedule).temperatures()
+    assert temperatures.min() >= 0.999 * schedule[1]
+    assert np.all(np.diff(temperatures) < 0)
 
 
 PROBLEM = teacher_student(20, 1.0, seed=0)
@@ -334,57 +368,86 @@ PROBLEM = teacher_student(20, 1.0, seed=0)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "quantum"}, "method is 'quantum'; write one of 'vanilla'"),
-        ({"energy": "square"}, "energy is 'square'"),
-        ({"rule": "heat"}, "rule is 'heat'"),
-        ({"order": "spiral"}, "order is 'spiral'"),
-        ({"method": "vanilla", "covers": 3}, "'vanilla' has no covers"),
-        ({"method": "rsa", "bank": 3}, "'rsa' has no bank; .* write method='mcover'"),
-        ({"coupling": 1.0}, "'mcover' has no coupling"),
-        ({"method": "exact", "bank": 3}, "'exact' has no bank"),
-        ({"covers": 0}, "covers is 0"),
-        ({"covers": 300}, "goes to 255"),
-        ({"bank": 0}, "bank is 0"),
-        ({"bank": 21}, "at most 20, or method='exact'"),
-        ({"topology": "ring"}, "topology is 'ring'"),
-        ({"redraw_every": 0}, "redraw_every is 0"),
-        ({"method": "rsa", "coupling": -1.0}, "must stay between 0"),
-        ({"method": "rsa", "coupling": 1.0, "coupling_growth": 1.0}, "must stay between 0"),
-        ({"schedule": LinearSchedule(0.4, 0.0, 0.1)}, "start ≥ stop > 0"),
-        ({"schedule": LinearSchedule(0.1, 0.4, 0.1)}, "start ≥ stop > 0"),
-        ({"schedule": LinearSchedule(0.4, 0.1, -0.1)}, "step must be positive"),
-        ({"schedule": GeometricSchedule(0.4, 0.1, 0)}, "at least 1"),
-        ({"schedule": BetaSchedule(0.4, -0.1)}, "start ≥ stop > 0"),
-        ({"schedule": [0.3, 0.0]}, "positive, finite temperatures.*smallest 0"),
-        ({"schedule": []}, "positive, finite temperatures"),
-        ({"schedule": "linear"}, "schedule is 'linear'"),
-        ({"schedule": SHORT, "num_sweeps": 3}, "leave one of them out"),
-        ({"num_sweeps": 0}, "num_sweeps is 0"),
-        ({"num_reads": 0}, "num_reads is 0"),
-        ({"workers": 0}, "workers is 0"),
-        ({"seed": -1}, "seed is -1"),
-        ({"record": 0}, "record is 0"),
-        ({"record": []}, "record is"),
-        ({"initial_states": np.ones(19)}, r"initial_states must have shape \(20\)"),
-        ({"initial_states": np.ones((2, 20))}, r"initial_states must have shape \(3, 20\)"),
-        ({"initial_states": np.zeros(20)}, "initial_states must be -1 or"),
+        (lambda: {"method": "quantum"}, r"method is 'quantum'; write mcover.MCover"),
+        (lambda: {"method": MCover}, "method is .*; write mcover.MCover"),
+        (lambda: {"energy": "square"}, "energy is 'square'"),
+        (lambda: {"rule": "heat"}, "rule is 'heat'"),
+        (lambda: {"order": "spiral"}, "order is 'spiral'"),
+        (lambda: {"method": MCover(0)}, "covers is 0"),
+        (lambda: {"method": MCover(300)}, "covers is 300; write a whole number from 1 to 255"),
+        (lambda: {"method": MCover(bank=0)}, "bank is 0"),
+        (lambda: {"method": MCover(bank=21)}, "at most 20, or bank=None"),
+        (lambda: {"method": MCover(topology="ring")}, "topology is 'ring'"),
+        (lambda: {"method": MCover(redraw_every=0)}, "redraw_every is 0"),
+        (lambda: {"method": RSA(coupling=-1.0)}, "coupling is -1.0; .* from 0 to 300"),
+        (lambda: {"method": RSA(coupling_growth=-2)}, "coupling_growth is -2"),
+        (lambda: {"method": RSA(coupling_growth=1.0)}, "must stay between 0"),
+        (lambda: {"schedule": LinearSchedule(0.4, 0.0, 0.1)}, "stop is 0.0"),
+        (lambda: {"schedule": LinearSchedule(0.1, 0.4, 0.1)}, "write start ≥ stop"),
+        (lambda: {"schedule": LinearSchedule(0.4, 0.1, -0.1)}, "step is -0.1"),
+        (lambda: {"schedule": LinearSchedule(0.4, 0.1, 1e-300)}, "fewer temperatures"),
+        (lambda: {"schedule": GeometricSchedule(0.4, 0.1, 0)}, "count is 0"),
+        (lambda: {"schedule": GeometricSchedule(0.4, 0.1, 10**15)}, "fewer temperatures"),
+        (lambda: {"schedule": BetaSchedule(0.4, -0.1)}, "stop is -0.1"),
+        (lambda: {"schedule": [0.3, 0.0]}, "positive temperatures, the smallest here is 0"),
+        (lambda: {"schedule": []}, "write a list or array of numbers"),
+        (lambda: {"schedule": "linear"}, "schedule is 'linear'"),
+        (lambda: {"schedule": SHORT, "num_sweeps": 3}, "leave one of them out"),
+        (lambda: {"num_sweeps": 0}, "num_sweeps is 0"),
+        (lambda: {"num_reads": 0}, "num_reads is 0"),
+        (lambda: {"num_reads": 10**12}, "fewer covers, reads"),
+        (lambda: {"workers": 0}, "workers is 0"),
+        (lambda: {"seed": -1}, "seed is -1"),
+        (lambda: {"record": 0}, "record is 0"),
+        (lambda: {"record": []}, "record is"),
+        (lambda: {"initial_states": np.ones(19)}, r"initial_states must have shape \(20\)"),
+        (lambda: {"initial_states": np.ones((2, 20))}, r"must have shape \(3, 20\)"),
+        (lambda: {"initial_states": np.zeros(20)}, "initial_states must be -1 or"),
     ],
 )
 def test_bad_requests_are_refused_with_a_remedy(options, message):
     with pytest.raises(McoverError, match=message):
-        anneal(PROBLEM, **options)
+        anneal(PROBLEM, **options())
+
+
+def test_narrow_integers_do_not_overflow():
+    plain = anneal(PROBLEM, MCover(3, bank=10), num_sweeps=5, num_reads=3, seed=0)
+    narrow = MCover(np.uint8(3), bank=np.uint8(10))
+    assert narrow == MCover(3, bank=10)
+    same(anneal(PROBLEM, narrow, num_sweeps=np.int8(5), num_reads=np.uint8(3), seed=0), plain)
+
+
+def test_the_progress_line_fits_a_terminal():
+    """Beside 28 columns of bar, percentage and time left."""
+    status = AnnealStatus(100, 100, 0.5, 0.00123, 0.01234, 1.0, 10.0, 10.0)
+    assert len(str(status)) <= 52
 
 
 def test_what_does_not_fit_is_refused(monkeypatch):
+    problem = teacher_student(50, 10.0, seed=0)
     monkeypatch.setenv(VARIABLE, "100000")
     with pytest.raises(TooLargeError, match="smaller bank"):
-        anneal(teacher_student(50, 10.0, seed=0), covers=9, method="exact")
+        anneal(problem, MCover(9, bank=None), num_sweeps=5)
+    with pytest.raises(TooLargeError, match="fewer temperatures"):
+        anneal(problem, num_sweeps=10_000)
 
 
 def test_user_data_needs_no_teacher():
     rng = np.random.default_rng(0)
     patterns, labels = rng.choice([-1, 1], (70, 33)), rng.choice([-1, 1], 70)
     for problem in (Perceptron(patterns, labels), Committee(patterns, labels, hidden=2)):
-        result = anneal(problem, covers=2, bank=3, num_sweeps=30, seed=0)
+        result = anneal(problem, MCover(2, bank=3), num_sweeps=30, seed=0)
         assert np.isnan(result.generalization_error).all()
         assert result.training_errors[0] == problem.training_errors(result.collapsed_sign)[0]
+
+
+def test_importing_asks_for_no_memory_limit():
+    code = "import mcover, sys; print('psutil' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {VARIABLE: "a lot"},
+        check=True,
+    )
+    assert done.stdout.strip() == "False"

@@ -1,7 +1,7 @@
-"""Routes of a seed do not change from one version to the next, up to 20 covers.
+"""Routes and annealings of a seed do not change from one version to the next.
 
-Digests are of the routes (whole numbers), not of the kernels: the last bit of an exponential
-differs between processors, and a route does not see it.
+Digests are of whole numbers, routes (up to 20 covers) and ±1 weights, not of kernels or energies:
+the last bit of an exponential differs between CPUs, and a route does not see it.
 """
 
 import hashlib
@@ -10,7 +10,24 @@ import numpy as np
 import pytest
 
 from kernels_under_test import random_kernel
-from mcover import Band, Blocks, Chain, Custom, GaussianRing, Identity, Torus, Uniform, mix
+from mcover import (
+    RSA,
+    Band,
+    Blocks,
+    Chain,
+    Custom,
+    GaussianRing,
+    Identity,
+    LinearSchedule,
+    MCover,
+    Torus,
+    Uniform,
+    Vanilla,
+    anneal,
+    mix,
+    teacher_student,
+)
+from mcover.annealing import BetaSchedule, GeometricSchedule, amp
 from mcover.permutations import Sampler
 from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers
 
@@ -139,3 +156,51 @@ def test_long_samples_of_a_seed_stay_as_they_were():
         digest(sampler.sample(50, 3), Sampler(sampler.matrix, "assign").sample(50, 3))
         == (EXPECTED["assign"])
     )
+
+
+METHODS = {
+    "ae786b3d5cb102b6": Vanilla(),
+    "a99578c648097d24": RSA(),
+    "b3314ccf61001c7a": RSA(5, coupling=0.3, coupling_growth=0.02),
+    "94ab310abbe82cfe": RSA(3, coupling=90.0),
+    "9f553d276af0d9a5": MCover(),
+    "5ac2a45534bb6bcb": MCover(4, Uniform(), bank=2),
+    "ffb5b9b44cc0e072": MCover(3, GaussianRing(3, shift=2), bank=3, redraw_every=7),
+    "b6b06ce74e2c83ad": MCover(2, bank=None),
+}
+RUNS = (
+    {"schedule": LinearSchedule(0.4, 0.01, 0.01), "num_reads": 2, "seed": 11},
+    {
+        "schedule": GeometricSchedule(1.0, 0.02, 25, sweeps=2),
+        "seed": [4, 1],
+        "rule": "metropolis",
+        "order": "sequential",
+        "energy": "errors",
+    },
+    {"schedule": BetaSchedule(1.0, 0.05, 25), "seed": 5, "stop_at_zero": True},
+)
+
+
+def annealed(method):
+    """Problems with an even and an odd number of inputs, and what becomes of them."""
+    for hidden, n in ((1, 30), (1, 31), (3, 30), (3, 31)):
+        problem = teacher_student(n, 2.0, seed=3, hidden=hidden)
+        yield from (problem.patterns, problem.labels, problem.teacher)
+        for run in RUNS:
+            result = anneal(problem, method, **run)
+            yield from (result.weights, result.sweeps, result.training_errors)
+
+
+@pytest.mark.parametrize("expected", METHODS, ids=lambda expected: repr(METHODS[expected]))
+def test_annealings_of_a_seed_stay_as_they_were(expected):
+    assert digest(*annealed(METHODS[expected])) == expected
+
+
+def test_instances_and_long_annealings_of_a_seed_stay_as_they_were():
+    problem = teacher_student(100, 1.6, seed=[0, 0], ties="plus")
+    weights = amp(problem.patterns, problem.labels, seed=[0, 2]).weights
+    found = digest(problem.patterns, problem.labels, problem.teacher, weights)
+    assert found == "94955e5d797a3bc4"
+    paper = teacher_student(1000, 1.58, seed=[0, 0])
+    method = MCover(3, GaussianRing(3, shift=2), bank=10)
+    assert digest(anneal(paper, method, num_sweeps=300, seed=[0, 1]).weights) == "ce85eae98e9918ef"

@@ -8,9 +8,9 @@ from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call
 
-from mcover import GaussianRing, McoverError, Uniform
+from mcover import Directed, GaussianRing, McoverError, Uniform, lift
 from mcover.nn import directed
-from mcover.nn.directed import gather, slices, sources
+from mcover.nn.directed import gather, slices, sources, virtual_models
 from mcover.routing import draw_indexed_bank
 from reference import directed_lift
 
@@ -260,11 +260,8 @@ def test_virtual_models_are_those_of_the_reference(granularity):
         return spans[name].start + int(within[granularity])
 
     for s in range(2):
-        virtual = {
-            name: gather(stack, index[s, spans[name]], table, back,
-                         stack[0].numel() // sources(stack.shape[1:], granularity))
-            for name, stack in stacks.items()
-        }  # fmt: skip
+        rows = virtual_models(stacks, granularity, index[s], table, back)
+        virtual = dict(zip(stacks, rows, strict=True))
         outputs = [
             functional_call(base, {name: rows[alpha] for name, rows in virtual.items()}, x)
             for alpha in range(covers)
@@ -285,3 +282,22 @@ def test_routes_that_do_not_cover_the_tensor_are_refused():
     (index, table, inverse_table, _), _ = routes_of(3)
     with pytest.raises(McoverError, match=r"29 routes of 1 elements .* \(3, 2, 5\)"):
         gather(torch.randn(3, *SHAPE), index[1:], table, inverse_table, 1)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_models_with_empty_parameters_are_lifted(granularity):
+    class Empty(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 2)
+            self.nothing = nn.Parameter(torch.zeros(0))
+            self.rows = nn.Parameter(torch.zeros(3, 0))
+
+        def forward(self, x):
+            return super().forward(x) + self.nothing.sum() + self.rows.sum()
+
+    base = Empty()
+    covered = lift(base, 3, Uniform(), Directed(granularity=granularity), noise=0, seed=0)
+    x = torch.ones(5, 4)
+    covered(x).sum().backward()
+    assert covered.stacks()["rows"].grad.shape == (3, 3, 0)
+    torch.testing.assert_close(covered.collapse()(x), base(x))

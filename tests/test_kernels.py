@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import reference_annealer as reference
-from mcover.annealing import kernels, states, xoshiro
+from mcover.annealing import kernels, states
 from mcover.errors import McoverError
 
-RULES = ("glauber", "metropolis")
-ORDERS = ("random", "sequential")
+RULES, ORDERS = kernels.RULES, kernels.ORDERS
 
 
 def problem(inputs, patterns, hidden, covers, destinations, seed):
@@ -24,7 +23,7 @@ def problem(inputs, patterns, hidden, covers, destinations, seed):
     shape = (destinations, hidden * inputs, covers)
     routes = np.argsort(generator.random(shape), axis=2).astype(np.uint8)
     rng = np.random.SeedSequence(seed).generate_state(4, np.uint64)
-    weights = xoshiro.random_weights(rng, covers, hidden * inputs)
+    weights = states.random_weights(rng, covers, hidden * inputs)
     return gauged, routes, weights, rng
 
 
@@ -32,11 +31,6 @@ def make(gauged, routes, weights, hidden, energy):
     patterns, inputs = gauged.shape
     columns = states.pack_columns(gauged)
     return states.make_state(columns, patterns, hidden, inputs, routes, weights, energy)
-
-
-def advance(state, temperatures, gammas, rule, order, rng, **options):
-    rule, order = RULES.index(rule), ORDERS.index(order)
-    return kernels.advance(state, temperatures, gammas, rule, order, rng, **options)
 
 
 def check_trajectory(shape, energy, rule, order, gammas, temperatures, seed, identity=False):
@@ -49,7 +43,7 @@ def check_trajectory(shape, energy, rule, order, gammas, temperatures, seed, ide
     expected = reference.anneal(
         gauged.astype(int), routes, wide, hidden, energy, temperatures, gammas, rule, order, oracle
     )
-    accepted, energies = advance(state, temperatures, gammas, rule, order, rng)
+    accepted, energies = kernels.advance(state, temperatures, gammas, rule, order, rng)
     assert accepted.tolist() == expected[0]
     np.testing.assert_allclose(state.unit * energies, expected[1], rtol=1e-12)
     assert (state.weights == wide).all()
@@ -115,14 +109,14 @@ def test_many_covers_and_long_runs_keep_the_energy(energy, inputs):
     gauged, routes, weights, rng = problem(inputs, 150, 1, 255, 2, seed=3)
     state = make(gauged, routes, weights, 1, energy)
     start = state.energy[0]
-    _, energies = advance(state, np.full(3, 0.3), np.full(3, 0.2), "glauber", "random", rng)
+    _, energies = kernels.advance(state, np.full(3, 0.3), np.full(3, 0.2), "glauber", "random", rng)
     assert states.energy_from_scratch(state) == energies[-1] < start
 
 
 def test_random_weights_are_the_documented_bits():
     rng = np.random.SeedSequence(5).generate_state(4, np.uint64)
     expected = reference.random_weights(reference.Xoshiro(rng), 3, 130)
-    assert (xoshiro.random_weights(rng, 3, 130) == expected).all()
+    assert (states.random_weights(rng, 3, 130) == expected).all()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -143,7 +137,7 @@ def test_occupation_follows_the_joint_boltzmann_weight(rule, hidden, gamma):
     counts, places = np.zeros(len(law)), 2 ** np.arange(covers * sites)[::-1]
     for _ in range(6000):
         # Eight sweeps between samples, which makes them nearly independent.
-        advance(state, np.full(8, temperature), gamma, rule, "random", rng)
+        kernels.advance(state, np.full(8, temperature), gamma, rule, "random", rng)
         counts[places @ (state.weights.reshape(-1) > 0)] += 1
     assert stats.chisquare(counts, expected * counts.sum()).pvalue > 1e-3
 
@@ -181,8 +175,8 @@ def test_one_cover_is_plain_annealing_whatever_the_bank():
     again, temperatures = rng.copy(), np.linspace(1.0, 0.1, 8)
     banked = make(gauged, routes, weights, 1, "linear")
     plain = make(gauged, routes[:1], weights, 1, "linear")
-    first = advance(banked, temperatures, 0.0, "glauber", "random", rng)
-    second = advance(plain, temperatures, 0.0, "glauber", "random", again)
+    first = kernels.advance(banked, temperatures, 0.0, "glauber", "random", rng)
+    second = kernels.advance(plain, temperatures, 0.0, "glauber", "random", again)
     assert (banked.weights == plain.weights).all()
     assert first[0].tolist() == second[0].tolist()
     np.testing.assert_allclose(banked.unit * first[1], plain.unit * second[1])
@@ -202,10 +196,10 @@ def test_one_destination_is_independent_networks_in_disguise(energy):
 
 def test_zero_temperature_never_climbs_and_stops_when_solved():
     gauged, routes, _, rng = problem(31, 5, 1, 2, 2, seed=4)
-    weights = xoshiro.random_weights(rng, 2, 31)
+    weights = states.random_weights(rng, 2, 31)
     state = make(gauged, routes, weights, 1, "linear")
     start = int(state.energy[0])
-    accepted, energies = advance(
+    accepted, energies = kernels.advance(
         state, np.zeros(50), np.zeros(50), "metropolis", "random", rng, stop_at_zero=True
     )
     assert (np.diff([start, *energies]) <= 0).all()
@@ -217,7 +211,17 @@ def test_a_coupling_beyond_the_tables_is_refused():
     gauged, routes, weights, rng = problem(3, 4, 1, 2, 1, seed=0)
     state = make(gauged, routes, weights, 1, "linear")
     with pytest.raises(McoverError, match="within ±300"):
-        advance(state, [1.0], 301.0, "glauber", "random", rng)
+        kernels.advance(state, [1.0], 301.0, "glauber", "random", rng)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("energy", ["linear", "errors"])
+@pytest.mark.parametrize("gamma", [30.0, 100.0, 160.0, 300.0, -300.0])
+@pytest.mark.parametrize("temperature", [0.4, 0.02, 0.001, 1e-6])
+def test_strong_couplings_walk_the_reference_trajectory(rule, energy, gamma, temperature):
+    """Energies and couplings that cancel, each far beyond the range of exp."""
+    shape, temperatures, gammas = (5, 40, 1, 3, 1), np.full(2, temperature), np.full(2, gamma)
+    check_trajectory(shape, energy, rule, "random", gammas, temperatures, seed=2, identity=True)
 
 
 def test_cutting_a_run_into_calls_changes_nothing():
@@ -225,10 +229,10 @@ def test_cutting_a_run_into_calls_changes_nothing():
     temperatures, gammas = np.linspace(1.0, 0.1, 6), np.zeros(6)
     whole, parts = (make(gauged, routes, weights, 1, "linear") for _ in range(2))
     again = rng.copy()
-    _, expected = advance(whole, temperatures, gammas, "glauber", "random", rng)
+    _, expected = kernels.advance(whole, temperatures, gammas, "glauber", "random", rng)
     pieces = []
     for part in np.split(temperatures, 3):
-        pieces += advance(parts, part, 0.0, "glauber", "random", again)[1].tolist()
+        pieces += kernels.advance(parts, part, 0.0, "glauber", "random", again)[1].tolist()
     assert pieces == expected.tolist()
     assert (whole.weights == parts.weights).all()
 

@@ -22,6 +22,7 @@ from mcover import (  # noqa: E402
     cover_loss,
     lift,
 )
+from mcover.errors import TooLargeError  # noqa: E402
 from tiny_models import MODELS, Convolutional, Perceptron, Residual, routed, tiny  # noqa: E402
 
 torch.set_num_threads(1)
@@ -334,6 +335,62 @@ def test_gradients_return_along_redrawn_routes():
         higher = cover_loss(squares, covered(x), 0.5).item()
         bumped[index] -= step_size
         assert (higher - loss.item()) / step_size == pytest.approx(float(got[index]), abs=1e-5)
+
+
+@pytest.mark.parametrize("destinations", [1, 2, None])
+def test_routes_asked_for_are_those_that_a_forward_would_take(destinations):
+    model, x = tiny(Perceptron)
+    how = Directed(bank=4, destinations=destinations, redraw_every=3)
+    covered = lift(model, 3, Uniform(), how, noise=0.3, seed=0)
+    asked = copy.deepcopy(covered)
+    banks = []
+    for step in range(8):
+        with torch.no_grad():  # whoever asks need not differentiate through torch
+            routes = asked.next_routes()
+        covered(x)
+        assert (asked.steps, asked.redraws) == (covered.steps, covered.redraws)
+        np.testing.assert_array_equal(routes.bank, covered.routes)
+        count = destinations or 4
+        wanted = [(step * count + k) % len(routes.bank) for k in range(count)]
+        assert list(routes.destinations) == wanted
+        banks.append(routes.bank)
+    assert [a is b for a, b in itertools.pairwise(banks)] == [1, 1, 0, 1, 1, 0, 1]
+    with pytest.raises(ValueError, match="read-only"):
+        banks[0][0] = 0
+    before = asked.eval().next_routes()
+    assert asked.next_routes().destinations == before.destinations  # evaluation does not count
+    messages = lift(model, 3, Uniform(), Messages(redraw_every=1), seed=0)
+    assert messages.next_routes() is None
+    assert messages.next_routes() is None
+    assert (messages.steps, messages.redraws) == (2, 1)
+
+
+def test_stacks_and_routes_beyond_the_memory_limit_are_refused(monkeypatch):
+    model = nn.Linear(100, 100)  # 39.5 KiB
+    monkeypatch.setenv("MCOVER_MEMORY_LIMIT", "150000")
+    lift(model, 3, Uniform(), Messages(blocks=1), seed=0)
+    with pytest.raises(TooLargeError, match=r"4 covers of this model .*fewer covers.*select="):
+        lift(model, 4, Uniform(), Messages(blocks=1), seed=0)
+    with pytest.raises(TooLargeError, match=r"bank of 20 × 10100 routes.*fewer destinations"):
+        lift(model, 3, Uniform(), Directed(bank=20), seed=0)
+    with pytest.raises(TooLargeError, match=r"mixers .*fewer blocks"):
+        lift(model, 3, Uniform(), Messages(streams=10**9), seed=0)
+
+
+def test_losses_that_refuse_their_arguments_are_shown_with_their_shapes():
+    outputs, y = torch.zeros(2, 5, 3), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(
+        McoverError, match=r"shapes \[\(5, 3\)\] with a target of shapes \[\(4,\)\]"
+    ):
+        cover_loss(F.cross_entropy, outputs, y)
+    with pytest.raises(McoverError, match="with its parentheses"):
+        cover_loss(nn.CrossEntropyLoss, outputs, y)
+
+    def own(output, target):
+        raise KeyError("of the user's own")
+
+    with pytest.raises(KeyError, match="of the user's own"):
+        cover_loss(own, outputs, y)
 
 
 def test_destinations_are_gone_through_in_turn():

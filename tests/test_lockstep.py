@@ -111,6 +111,25 @@ def test_a_model_that_changes_its_input_does_so_for_each_cover_alone(routing):
     assert covered.net.norm.num_batches_tracked.tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("covers", [1, 3])
+def test_passes_of_a_model_that_changes_its_input_all_see_the_input_as_it_was(covers):
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.out(x.mul_(0.5))
+
+    base, x = Halves().double(), doubles(4, 6)
+    how = Directed(bank=3, destinations=3)
+    covered = lift(base, covers, RING, how, noise=0, seed=0)
+    want = base(x.clone()).repeat(3, 1).expand(covers, 12, 3)
+    for _ in range(2):
+        torch.testing.assert_close(covered(x.clone()), want)
+        torch.testing.assert_close(covered.each(x.expand(covers, 4, 6).clone()), want)
+
+
 def test_a_model_that_begins_to_change_its_input_is_refused():
     class Sometimes(Eats):
         def forward(self, x):
@@ -616,6 +635,9 @@ def test_layers_that_are_registered_mix_and_subclasses_do_by_themselves():
         register(Scaled, lambda layer: [])
     with pytest.raises(McoverError, match="a function of a layer"):
         register(Scaled, 3)
+    for odd in (None, 3, "Linear", int, nn.Linear(2, 2)):
+        with pytest.raises(McoverError, match=r"kind is .*full name"):
+            register(odd, lambda layer: [])
 
 
 def test_the_report_counts_what_was_really_called():
@@ -767,8 +789,10 @@ def test_loading_a_state_brings_its_own_routes():
         other.load_state_dict(state, strict=False)  # keeps routes and inverses that belong together
         torch.testing.assert_close(other.eval()(doubles(4, 6)), one.eval()(doubles(4, 6)))
         wrong = lift(mlp(), 3, mcover.Uniform(), routing, seed=1)
-        with pytest.raises((McoverError, RuntimeError), match="cannot be drawn again"):
+        before = wrong.get_extra_state()
+        with pytest.raises(McoverError, match="cannot be drawn again"):
             wrong.load_state_dict(one.state_dict())
+        assert torch.equal(wrong.get_extra_state(), before)  # its own routes are in force again
 
 
 def test_complex_weights_are_right_in_both_routings():

@@ -5,6 +5,7 @@ import io
 import itertools
 import pickle
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -299,7 +300,9 @@ BAD = {
     ReplicatedSGD: [
         ({"coupling": -1.0}, "coupling is -1.0.*'auto'"), ({"coupling": "strong"}, "'strong'"),
         ({"coupling": float("nan")}, "coupling is nan"), ({"growth": 0}, "growth is 0.*above 0"),
-        ({"growth": float("inf")}, "growth is inf"), ({"steps": 0}, "steps is 0.*whole"),
+        ({"growth": -2.0}, "growth is -2.0"), ({"lr": float("nan")}, "lr is nan"),
+        ({"lr": True}, "lr is True"), ({"growth": float("inf")}, "growth is inf"),
+        ({"steps": 0}, "steps is 0.*whole"),
         ({"steps": None}, r"write steps=.*growth=1"), ({"period": 3}, "period"),
         ({"momentun": 0.9}, "SGD refuses .*momentun.*It takes .*momentum"),
         ({"momentum": -1.0}, "SGD refuses .*momentum"), ({"lr": -1.0}, "SGD refuses"),
@@ -337,6 +340,20 @@ def test_bad_options_are_refused(kind, options, message):
     if set(options) <= own and len(options) == 1:
         with pytest.raises(McoverError, match=message):
             kind([{"params": [stack], **options}], **good)
+
+
+def test_narrow_integers_count_on_beyond_their_range():
+    problem = Quadratics()
+    optimizer = ElasticSGD(problem.params, lr=np.float32(0.1), period=np.uint8(200), coupling=1)
+    problem.run(optimizer, 300)
+    assert optimizer.param_groups[0]["taken"] == 300
+
+
+def test_parameters_must_be_many():
+    for kind in (ReplicatedSGD, ElasticSGD, EntropySGD):
+        for odd in (nn.Parameter(torch.zeros(3, 2)), None, "text", {}):
+            with pytest.raises(McoverError, match=r"params is a .*covered\.stacks"):
+                kind(odd, lr=0.1)
 
 
 def test_options_of_another_method_are_refused():

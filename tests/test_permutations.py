@@ -146,6 +146,11 @@ MANY_COVERS = [
     (Custom(random_kernel(21, seed=1) ** 4), 21),
     (Custom(np.kron(np.eye(7), random_kernel(3, seed=2))), 21),
     (Custom(np.kron(random_kernel(3, seed=2) ** 3, np.ones((7, 7)))), 21),
+    (Torus(4, 6, sigma=0.3, col_shift=0.5), 24),
+    (Blocks(12, sigma=0.4, shift=0.5), 24),
+    (Chain(0.5), 24),
+    (GaussianRing(0.8, shift=0.25, skew=-0.8), 25),
+    (Torus(2, 13, sigma=0.45, col_shift=0.5), 26),
 ]
 
 

@@ -5,6 +5,9 @@ from hypothesis import strategies as st
 
 import reference_annealer as reference
 from mcover import Committee, McoverError, Perceptron, teacher_student
+from mcover.annealing import load_problem
+from mcover.checks import MEMORY_VARIABLE
+from mcover.errors import TooLargeError
 
 
 def errors_by_hand(problem, weights):
@@ -105,6 +108,33 @@ def test_instances_are_reproducible():
     assert not np.array_equal(one.patterns, other.patterns)
 
 
+def test_problems_are_read_from_files(tmp_path):
+    problem = teacher_student(9, 3.0, seed=0)
+    np.savez(tmp_path / "a.npz", patterns=problem.patterns, labels=problem.labels)
+    again = load_problem(tmp_path / "a.npz")
+    np.testing.assert_array_equal(again.gauged, problem.gauged)
+    whole = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[:-30])
+    flipped = bytearray(whole)
+    flipped[200] ^= 255
+    (tmp_path / "flipped.npz").write_bytes(flipped)
+    np.save(tmp_path / "plain.npy", problem.patterns)
+    np.savez(tmp_path / "objects.npz", patterns=np.array([None]), labels=np.ones(1))
+    for name in ("cut.npz", "flipped.npz", "plain.npy", "objects.npz", "missing.npz"):
+        with pytest.raises(McoverError, match=f"cannot read .*{name} as an .npz file"):
+            load_problem(tmp_path / name)
+    np.savez(tmp_path / "half.npz", patterns=problem.patterns)
+    with pytest.raises(McoverError, match="needs 'patterns' and 'labels'"):
+        load_problem(tmp_path / "half.npz")
+
+
+def test_files_that_unpack_to_more_than_memory_allows_are_refused(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "bomb.npz", patterns=np.ones((1000, 1000)), labels=np.ones(1))
+    monkeypatch.setenv(MEMORY_VARIABLE, "100000")
+    with pytest.raises(TooLargeError, match=r"bomb\.npz"):
+        load_problem(tmp_path / "bomb.npz")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -118,6 +148,10 @@ def test_instances_are_reproducible():
         (lambda: Committee([[1, 1]], [1], hidden=0), "hidden is 0"),
         (lambda: Committee([[1, 1]], [1], hidden=1.5), "hidden is 1.5"),
         (lambda: Perceptron([[1, 1]], [1]).energy(np.ones(2), "cubic"), "energy is 'cubic'"),
+        (lambda: Perceptron([[1, 1]], [1]).energy(np.ones(3)), "write 2 of them"),
+        (lambda: Perceptron([[1, [1]]], [1]), "patterns must be an array"),
+        (lambda: teacher_student(10**6, 10**3), "would take .* a smaller n or alpha"),
+        (lambda: teacher_student(10, 1e308), "alpha is 1e.308"),
         (lambda: teacher_student(0, 1.0), "n is 0"),
         (lambda: teacher_student(10, 1.0, ties="drop"), "ties is 'drop'"),
         (lambda: teacher_student(10, 0.0), "alpha is 0.0"),

@@ -1,5 +1,6 @@
 """The committed rows: every cell of every study finds its own, and reruns give them again."""
 
+import importlib
 from collections import Counter
 from pathlib import Path
 
@@ -7,11 +8,10 @@ import pytest
 
 from mcover import McoverError
 from mcover.lab import data
-from mcover.lab.studies import STUDIES, Plan, find_study, summarize
-from mcover.lab.studies.cells import config_hash
-from mcover.lab.studies.exchange import read_csv
-from mcover.lab.studies.plan import by_key
-from mcover.lab.studies.tables import tables
+from mcover.lab.studies import STUDIES, find_study, summarize
+from mcover.lab.studies.cells import config_of
+from mcover.lab.studies.kinds import find_kind
+from mcover.lab.studies.rows import by_key, read_csv
 from mcover.plain import from_plain
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -34,6 +34,13 @@ COUNTS = {
 }
 
 
+def test_the_pages_are_what_the_rows_give(monkeypatch):
+    monkeypatch.syspath_prepend(RESULTS)
+    page = importlib.import_module("page")
+    for path, text in page.pages().items():
+        assert path.read_text() == text, "run 'python results/page.py'"
+
+
 @pytest.fixture(scope="module")
 def rows():
     names = [path for path in RESULTS.glob("*.csv") if path.name != "amp.csv"]
@@ -43,31 +50,26 @@ def rows():
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_cell_finds_its_rows(name, rows):
     study = find_study(name)
-    plan = Plan(study.at("paper"), study.choice("paper"))
-    jobs = plan.jobs(rows)
+    plan = study.plan("paper")
     assert plan.missing(rows) == []
-    assert Counter(job.trial.kind for job in jobs) == COUNTS[name]
+    assert Counter(cell.kind for cell, _ in plan.pending(rows)) == COUNTS[name]
 
 
 @pytest.mark.parametrize("name", ["mlp-errors", "committee-errors"])
 def test_committed_rows_are_summarized(name, rows):
     study = find_study(name)
-    summary = summarize(study, "paper", Plan(study.at("paper"), study.choice("paper")), rows)
-    assert all(table.lines for table in tables(summary))
+    summary = summarize(study, "paper", study.plan("paper"), rows)
+    assert all(table.lines for table in summary.tables)
 
 
-def trial_classes():
-    cells = [cell for study in STUDIES.values() for cell in study.at("smoke")]
-    return {cell.kind: type(cell.trial) for cell in cells}
+def trial_of(row):
+    return from_plain(find_kind(row.kind).load(), {"kind": row.kind} | dict(row.settings))
 
 
 def test_settings_of_rows_are_those_of_trials(rows):
     """What a row keeps is enough to run it again."""
-    classes = trial_classes()
     for row in rows.values():
-        trial = from_plain(classes[row.kind], {"kind": row.kind} | dict(row.settings))
-        assert config_hash(row.kind, row.settings) == row.config
-        assert trial.kind == row.kind
+        assert config_of(trial_of(row)) == row.config
 
 
 def test_errors_of_covers_and_along_routes_are_not_confused(rows):
@@ -96,7 +98,7 @@ def test_reruns_of_rows_give_the_same_numbers(name, method):
         if row.settings.get("method", {}).get("kind") == method
     ]
     row = min(kept, key=lambda row: row.outcome["core_seconds"])
-    trial = from_plain(trial_classes()[row.kind], {"kind": row.kind} | dict(row.settings))
+    trial = trial_of(row)
     try:
         data.load(trial.data)
     except McoverError as error:

@@ -88,7 +88,31 @@ def test_formats_show_the_interval():
     assert str(mean([1.0, 1.0])) == "1.0000 [1.0000, 1.0000] (n = 2)"
 
 
-@pytest.mark.parametrize("call", [lambda: mean([]), lambda: mean([np.nan]), lambda: fraction([])])
-def test_statistics_of_nothing_are_refused(call):
-    with pytest.raises(McoverError):
+def test_an_interval_of_one_value_is_not_certainty():
+    assert f"{mean([0.25]):.2f}" == "0.25 [–]"
+    assert str(mean([0.25])) == "0.2500 [–] (n = 1)"
+    assert f"{fraction([True]):.2f}" == "1.00 [0.21, 1.00]"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mean([]), "values is"),
+        (lambda: mean([np.nan]), "finite numbers"),
+        (lambda: mean(["1"]), "values is"),
+        (lambda: mean([True]), "values is"),
+        (lambda: fraction([]), "hits is"),
+        (lambda: fraction([np.nan, np.nan]), "True and False"),
+        (lambda: fraction(["yes", "no"]), "True and False"),
+        (lambda: fraction([1, 0]), "True and False"),
+        (lambda: time_to_solution([True, False], [1.0]), "cost has 1 entries"),
+        (lambda: time_to_solution([True, False], [1.0, -2.0]), "the smallest -2"),
+        (lambda: time_to_solution([True], [1.0], certainty=1.0), "certainty is 1.0"),
+        (lambda: time_to_solution([True], [1.0], certainty=0), "certainty is 0"),
+        (lambda: holm(["a"]), "p_values is"),
+        (lambda: holm([[0.1, 0.2]]), "p_values is"),
+    ],
+)
+def test_statistics_of_nothing_are_refused(call, message):
+    with pytest.raises(McoverError, match=message):
         call()

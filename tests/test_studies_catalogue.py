@@ -1,3 +1,4 @@
+import re
 from dataclasses import fields, replace
 
 import numpy as np
@@ -19,35 +20,37 @@ from mcover.lab.figures.style import save
 from mcover.lab.models import small_mlp
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
 from mcover.lab.studies.kinds import KINDS
-from mcover.lab.studies.plan import by_key
 from mcover.lab.studies.published import TABLE_1
+from mcover.lab.studies.rows import by_key
 from mcover.lab.studies.study import SCALES
-from mcover.lab.studies.tables import (
-    candidate_table,
-    cell_tables,
-    contrast_table,
-    markdown,
-    tables,
-)
+from mcover.lab.studies.summary import Summary
+from mcover.lab.studies.tables import Table
 from mcover.lab.training import RepeatedTrial, Training, fit
+
+CANDIDATES = "Chosen on held-out data"
+
+
+def titled(summary: Summary, title: str) -> Table:
+    (found,) = [table for table in summary.tables if table.title == title]
+    return found
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_runs_at_smoke_scale_and_is_drawn(name, tmp_path):
     study = find_study(name)
-    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    plan = study.plan("smoke")
     with Store(tmp_path / "s.sqlite") as store:
         ran = run(plan, store, Inline())
         assert ran.failed == 0
-        assert ran.new == plan.total(by_key(store.rows()))
+        assert (ran.new, ran.new) == plan.progress(by_key(store.rows()))
         rows = by_key(store.rows())
     summary = summarize(study, "smoke", plan, rows)
     assert summary.done == summary.total == len(rows)
     for point in summary.points:
         assert point.value.n >= 2
         assert point.value.low <= point.value.value <= point.value.high
-    assert len(summary.contrasts) + len(summary.exponents) > 0
-    assert all(table.lines for table in tables(summary))
+    assert {table.title for table in summary.further} & {"Paired comparisons", "Growth"}
+    assert all(table.lines for table in summary.tables)
     figure = study_figure(summary)
     assert figure.get_size_inches()[0] in (COLUMN, 7.0)
     assert "n = " in figure.get_suptitle()
@@ -175,38 +178,37 @@ def test_unknown_studies_and_cells_are_refused():
 
 def test_contrasts_are_paired_and_corrected(tmp_path):
     study = find_study("table-1")
-    plan = Plan(study.at("smoke", trials=6, only="perceptron"), study.choice("smoke"))
+    plan = study.plan("smoke", trials=6, only="perceptron")
     with Store(tmp_path / "s.sqlite") as store:
         run(plan, store, Inline())
         rows = by_key(store.rows())
     lost = plan.cells[0].config, 3
     del rows[lost]
     summary = summarize(study, "smoke", plan, rows)
-    n = {(one.first, one.second): one.difference.n for one in summary.contrasts}
+    table = titled(summary, "Paired comparisons")
+    n = {name: int(n) for name, *_, n in table.lines}
     assert n == {
-        ("RSA M=3", "vanilla"): 5,
-        ("M-cover M=3", "vanilla"): 5,
-        ("M-cover M=3", "RSA M=3"): 6,
+        "RSA M=3 − vanilla": 5,
+        "M-cover M=3 − vanilla": 5,
+        "M-cover M=3 − RSA M=3": 6,
     }
-    assert all(one.corrected >= one.p for one in summary.contrasts)
+    assert all(float(corrected) >= float(p) for *_, p, corrected, _ in table.lines)
     assert summary.done == summary.total - 1
-    assert markdown(contrast_table(summary)).count("\n") == 4
+    assert table.markdown().count("\n") == 4
 
 
 def test_failed_trials_are_counted_and_shown(tmp_path):
     study = find_study("covers")
-    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    plan = study.plan("smoke")
     with Store(tmp_path / "s.sqlite") as store:
         run(plan, store, Inline())
         rows = by_key(store.rows())
-    assert all(
-        table.header[-1] == "n" for table in cell_tables(summarize(study, "smoke", plan, rows))
-    )
+    assert all(table.header[-1] == "n" for table in summarize(study, "smoke", plan, rows).measured)
     key = plan.cells[1].config, 0
     rows[key] = replace(rows[key], status="failed", outcome={}, message="diverged")
     summary = summarize(study, "smoke", plan, rows)
     assert summary.failed == 1
-    (table,) = cell_tables(summary)
+    (table,) = summary.measured
     assert table.header[-2:] == ("n", "failed")
     assert [line[-2:] for line in table.lines] == [("2", "0"), ("1", "1"), ("2", "0"), ("2", "0")]
 
@@ -215,7 +217,7 @@ def test_failed_trials_are_counted_and_shown(tmp_path):
 def searched(tmp_path_factory):
     """The smallest study with candidates, each tried with three seeds."""
     study = find_study("low-data")
-    plan = Plan(study.at("smoke"), replace(study.choice("smoke"), seeds=3))
+    plan = Plan(study.at("smoke"), replace(study.plan("smoke").choosing, seeds=3))
     with Store(tmp_path_factory.mktemp("store") / "s.sqlite") as store:
         run(plan, store, Inline())
         return study, plan, by_key(store.rows())
@@ -234,8 +236,7 @@ def test_held_out_errors_of_all_candidates_are_shown_and_the_least_is_marked(sea
     study, plan, rows = searched
     expected = {label: sum(errors) / 3 for label, errors in held_out(rows).items()}
     summary = summarize(study, "smoke", plan, rows)
-    table = candidate_table(summary)
-    assert table in tables(summary)
+    table = titled(summary, CANDIDATES)
     assert table.header == (
         "cell", "candidate", "held-out error, mean [95 % interval]", "n", "chosen",
     )  # fmt: skip
@@ -246,9 +247,10 @@ def test_held_out_errors_of_all_candidates_are_shown_and_the_least_is_marked(sea
         assert n == "3"
     (best,) = [line[1] for line in table.lines if line[-1] == "✓"]
     assert expected[best] == pytest.approx(min(expected.values()))
-    for one in summary.candidates:
-        assert min(held_out(rows)[one.label]) <= one.error.low <= one.error.value
-        assert one.error.value <= one.error.high <= max(held_out(rows)[one.label])
+    for _, label, error, *_ in table.lines:
+        value, low, high = map(float, re.findall(r"[\d.]+", error))
+        assert min(held_out(rows)[label]) - 5e-5 <= low <= value  # four digits are shown
+        assert value <= high <= max(held_out(rows)[label]) + 5e-5
     (picked,) = [point.cell for point in summary.points if point.cell.choices]
     assert picked.chosen == best
 
@@ -256,14 +258,14 @@ def test_held_out_errors_of_all_candidates_are_shown_and_the_least_is_marked(sea
 def test_nothing_is_marked_before_all_candidates_were_tried(searched):
     study, plan, rows = searched
     few = {key: row for key, row in rows.items() if row.settings.get("dropout") != 0.65}
-    lines = candidate_table(summarize(study, "smoke", plan, few)).lines
+    lines = titled(summarize(study, "smoke", plan, few), CANDIDATES).lines
     assert [line[1] for line in lines] == ["0.2", "0.35", "0.5"]
     assert {line[-1] for line in lines} == {""}
 
 
 def test_a_candidate_that_failed_is_shown_and_not_marked(searched):
     study, plan, rows = searched
-    before = candidate_table(summarize(study, "smoke", plan, rows)).lines
+    before = titled(summarize(study, "smoke", plan, rows), CANDIDATES).lines
     (best,) = [line[1] for line in before if line[-1]]
     tries = [
         key
@@ -272,7 +274,7 @@ def test_a_candidate_that_failed_is_shown_and_not_marked(searched):
     ]
     for lost, shown in ((tries[:1], ("2", "1", "")), (tries, ("0", "3", ""))):
         failed = {key: replace(rows[key], status="failed", outcome={}) for key in lost}
-        table = candidate_table(summarize(study, "smoke", plan, rows | failed))
+        table = titled(summarize(study, "smoke", plan, rows | failed), CANDIDATES)
         assert table.header[-3:] == ("n", "failed", "chosen")
         found = {line[1]: line[-3:] for line in table.lines}
         assert found.pop(best) == shown
@@ -281,9 +283,8 @@ def test_a_candidate_that_failed_is_shown_and_not_marked(searched):
 
 def test_without_candidates_there_is_no_table_of_them(tmp_path):
     study = find_study("covers")
-    plan = Plan(study.at("smoke"), study.choice("smoke"))
+    plan = study.plan("smoke")
     with Store(tmp_path / "s.sqlite") as store:
         run(plan, store, Inline())
         summary = summarize(study, "smoke", plan, by_key(store.rows()))
-    assert summary.candidates == ()
-    assert "Chosen on held-out data" not in [table.title for table in tables(summary)]
+    assert CANDIDATES not in [table.title for table in summary.tables]

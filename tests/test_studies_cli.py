@@ -1,6 +1,8 @@
+import os
 import re
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 
@@ -41,10 +43,8 @@ def test_the_default_store_is_filled_shown_exported_and_imported(tmp_path, capsy
     study("show covers --scale smoke --outcome proposals --markdown")
     shown = re.search(r"structured routing \| 3 \| ([\d,]+) \[.*\| 2 \|", capsys.readouterr().out)
     with Store("out/studies.sqlite") as store:
-        rows = [row for row in store.rows() if row.settings["anneal"].get("topology")]
-    ring = [
-        r.outcome["proposals"] for r in rows if r.settings["anneal"]["topology"]["kind"] == "ring"
-    ]
+        rows = store.rows()
+    ring = [row.outcome["proposals"] for row in rows if "method" not in row.settings]  # the default
     assert int(shown[1].replace(",", "")) == round(sum(ring) / len(ring))
     with pytest.raises(SystemExit):
         study("show covers --scale smoke --outcome colour")
@@ -82,7 +82,7 @@ def test_candidates_are_shown_in_words_and_as_markdown(capsys):
         study(f"show covers --scale smoke{form}")
         assert "held-out" not in capsys.readouterr().out
     least = f"{min(tries.values()):.4f}"
-    assert f" | {least} [{least}, {least}] | 1 | ✓ |" in printed
+    assert f" | {least} [–] | 1 | ✓ |" in printed
 
 
 def test_show_before_anything_ran_says_so_and_makes_no_file(tmp_path, capsys):
@@ -102,13 +102,21 @@ def test_show_before_anything_ran_says_so_and_makes_no_file(tmp_path, capsys):
         ("import --csv missing.csv", "missing.csv"),
         ("run covers --scale smoke --trials 0", "at least 1"),
         ("run covers --scale smoke --workers -1", "at least 1"),
+        ("run covers --scale smoke --figures taken/here", "cannot write"),
+        ("show covers --figures taken/here", "cannot write"),
+        ("export covers --csv .", "path of a file"),
+        ("import --csv .", "is not a file"),
     ],
 )
-def test_mistakes_end_with_a_message(words, message, capsys):
+def test_mistakes_end_with_a_message_before_any_work(words, message, tmp_path, capsys):
+    (tmp_path / "taken").write_text("a file")
     with pytest.raises(SystemExit) as stop:
         study(words)
     assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith("mcover study: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_a_foreign_store_is_refused_by_every_verb(tmp_path, capsys):
@@ -144,3 +152,75 @@ def _has_rows(path):
         return False
     with Store(path, create=False) as store:
         return len(store.rows()) > 1
+
+
+def test_run_and_show_have_the_same_scale_and_show_names_those_with_rows(capsys):
+    from mcover.cli.study import Run, Show
+
+    assert Run("covers").scale == Show("covers").scale
+    study("run covers --scale smoke --workers 0")
+    capsys.readouterr()
+    study("show covers")
+    printed = capsys.readouterr().out
+    assert "no trial of it at scale quick" in printed
+    assert "--scale smoke has 6" in printed
+    study("show covers --scale smoke")
+    assert "--scale smoke has 6" in capsys.readouterr().out
+
+
+def test_one_trial_has_no_interval(capsys):
+    study("run covers --scale smoke --trials 1 --workers 0")
+    printed = capsys.readouterr().out
+    assert "[–]" in printed
+    assert not re.search(r"(0\.\d{4})\s*\[\1, \1\]", printed)
+
+
+def test_a_terminal_that_knows_ascii_only_gets_all_of_it(tmp_path):
+    words = "study run covers --scale smoke --workers 0"
+    done = subprocess.run(
+        [sys.executable, "-m", "mcover", *words.split()],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"6 of 6 trials" in done.stdout
+    assert (tmp_path / "out/figures/covers.pdf").exists()
+
+
+def test_rows_of_a_damaged_store_are_shown_with_a_warning(tmp_path, capsys):
+    study("run covers --scale smoke --workers 0")
+    path = tmp_path / "out/studies.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE trials SET row = replace(row, 'done', 'dome') WHERE seed = 1")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    capsys.readouterr()
+    study("show covers --scale smoke")
+    printed = capsys.readouterr()
+    assert printed.err.count("is damaged: row") == 3
+    assert "3 of 6 trials" in printed.out
+    study("export covers --csv rows.csv")
+    study("import --csv rows.csv --store whole.sqlite")
+    assert "3 trials imported" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        study("run covers --scale smoke --workers 0")
+    assert "left as it is" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_an_interrupted_report_exits_with_130_and_leaves_the_old_page(tmp_path, monkeypatch):
+    study("run covers --scale smoke --workers 0")
+    main(["report"])
+    before = (tmp_path / "out/report.html").read_bytes()
+
+    def stop(*given, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mcover.lab.studies.report.panel_figure", stop)
+    with pytest.raises(SystemExit) as ended:
+        main(["report"])
+    assert ended.value.code == 130
+    assert (tmp_path / "out/report.html").read_bytes() == before

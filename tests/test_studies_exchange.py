@@ -1,10 +1,11 @@
+import csv
+
 import pytest
 
 import probe_kind
 from mcover import McoverError
 from mcover.lab.studies import Inline, Plan, Store, run
-from mcover.lab.studies.exchange import read_csv, write_csv
-from mcover.lab.studies.study import Choosing
+from mcover.lab.studies.rows import make_row, read_csv, write_csv
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def rows(tmp_path, monkeypatch):
         probe_kind.cell('b "quoted"', 3, refuse=[1]),
     )
     with Store(tmp_path / "s.sqlite") as store:
-        run(Plan(cells, Choosing()), store, Inline())
+        run(Plan(cells), store, Inline())
         return store.rows()
 
 
@@ -51,6 +52,14 @@ def test_settings_are_written_once(rows, tmp_path):
         ("0.333", "0.444", "line 2.*belong to"),
         ("a, with", "x, with", "line 2.*belong to"),
         (",1.3333333333333333", ",inf", "not finite"),
+        (",1.3333333333333333", ",1.7e308", "too large"),
+        (",1.3333333333333333", ",", "line 3.*without its outcome value"),
+        ("no trial 1 today", "no\x1b[2Jtrial", "control characters"),
+        ("no trial 1 today", "no\rtrial", "line"),
+        (",failed,", ",done,", "without its outcome"),
+        ('""shift"":', '""deep"":' + "[" * 5000 + "1" + "]" * 5000 + ',""shift"":', "nested"),
+        ("probe", "=cmd|'/c calc'!A1", "no name of a kind"),
+        ("outcome.value", "outcome.=1+1", "no name of an outcome"),
         (",1.333", ",one", "line 3.*one"),
     ],
 )
@@ -70,3 +79,35 @@ def test_other_files_are_refused(tmp_path):
         path.write_bytes(content)
         with pytest.raises(McoverError):
             read_csv(path)
+
+
+def test_the_same_trial_twice_is_an_error_that_shows_both(rows, tmp_path):
+    path = tmp_path / "rows.csv"
+    write_csv(rows, path)
+    *lines, last = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, last, last]) + "\n")
+    assert len(read_csv(path)) == 6
+    path.write_text("\n".join([*lines, last, last.replace(",2.0", ",7.0")]) + "\n")
+    with pytest.raises(McoverError, match=r"(?s)value = 2.*value = 7"):
+        read_csv(path)
+
+
+@pytest.mark.parametrize("message", ["=1+1", "+1", "-1", "@sum", "'quoted", "\t=1", "plain"])
+def test_messages_are_no_formulas_in_a_spreadsheet(message, tmp_path):
+    failed = make_row(probe_kind.Probe("p"), 0, {}, message, 1.0)
+    write_csv([failed], tmp_path / "rows.csv")
+    text = (tmp_path / "rows.csv").read_text()
+    assert not any(
+        cell.startswith(tuple("=+-@\t")) for cell in next(csv.reader([text.split("\n")[1]]))
+    )
+    assert read_csv(tmp_path / "rows.csv") == [failed]
+
+
+def test_messages_of_trials_are_made_printable():
+    odd = make_row(probe_kind.Probe("p"), 0, {}, "red \x1b[31m\r\ud800 \u202e", 1.0)
+    assert odd.message == "red \\x1b[31m\\r\\ud800 \\u202e"
+
+
+def test_a_folder_is_no_table(tmp_path):
+    with pytest.raises(McoverError, match="not a file"):
+        read_csv(tmp_path)

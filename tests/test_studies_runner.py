@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,9 +12,9 @@ import probe_kind
 from interrupting import interruptible
 from mcover import McoverError
 from mcover.lab.studies import Inline, Plan, Processes, Store, run
-from mcover.lab.studies.cells import Cell, Choice, Job
-from mcover.lab.studies.plan import by_key
-from mcover.lab.studies.runner import TrialError
+from mcover.lab.studies.cells import Cell, Choice
+from mcover.lab.studies.rows import by_key
+from mcover.lab.studies.runner import ATTEMPTS, TrialError, View
 from mcover.lab.studies.study import Choosing
 
 TESTS = Path(__file__).parent
@@ -56,8 +57,8 @@ def test_cells_with_the_same_settings_share_their_rows(store):
 
 
 def test_trials_come_seed_by_seed_so_that_a_stopped_study_is_paired():
-    jobs = plan(probe_kind.cell("a", 2), probe_kind.cell("b", 3)).missing({})
-    assert [(job.label, job.seed) for job in jobs] == [
+    missing = plan(probe_kind.cell("a", 2), probe_kind.cell("b", 3)).missing({})
+    assert [(cell.label, seed) for cell, seed in missing] == [
         ("a", 0), ("b", 0), ("a", 1), ("b", 1), ("b", 2),
     ]  # fmt: skip
 
@@ -82,17 +83,59 @@ def test_a_trial_that_refuses_is_a_failed_row_and_the_rest_goes_on(store):
     assert run(plan(probe_kind.cell(trials=4, refuse=[1], nan=[2])), store, Inline()).new == 0
 
 
-@pytest.mark.parametrize("how", ["crash", "die"])
-def test_any_other_error_stops_the_study_and_keeps_the_rest(how, store):
-    broken = probe_kind.cell(trials=8, sleep=0.05, **{how: [2]})
-    with pytest.raises(TrialError, match=r"seed 2(.|\n)*(broken at 2|code -9)"):
+def test_any_other_error_stops_the_study_and_keeps_the_rest(store):
+    broken = probe_kind.cell(trials=8, sleep=0.05, crash=[2])
+    with pytest.raises(TrialError, match=r"seed 2(.|\n)*broken at 2"):
         run(plan(broken), store, Processes(2))
     kept = {row.seed for row in store.rows()}
     assert {0, 1} <= kept
     assert 2 not in kept
     assert len(kept) < 8
     with Store(store.path) as other:
-        assert other.claim(Job(broken.trial, broken.config, 2)) == "ours"
+        assert other.claim((broken.config, 2)) == "ours"
+
+
+def test_a_trial_whose_process_always_dies_is_a_failed_row_and_the_others_go_on(store, tmp_path):
+    log = tmp_path / "log"
+    cell = probe_kind.cell(trials=6, die=[2], log=str(log))
+    ran = run(plan(cell), store, Processes(2))
+    assert (ran.new, ran.failed) == (6, 1)
+    (failed,) = [row for row in store.rows() if row.status == "failed"]
+    assert failed.seed == 2
+    assert re.search(r"its process ended 3 times(.|\n)*SIGKILL\(-9\)", failed.message)
+    assert sorted(lines(log)) == sorted(
+        [f"plain {seed}" for seed in range(6)] + ["plain 2"] * (ATTEMPTS - 1)
+    )
+
+
+def test_a_worker_that_is_killed_once_costs_nothing(store, tmp_path):
+    """Killed while it works: its trial runs again. Killed while it waits: another is started."""
+    log = tmp_path / "log"
+    engine = Processes(2)
+    killed = set()
+
+    class Killer(View):
+        def tick(self, running: int) -> None:
+            workers = (
+                [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+            )
+            if workers and not killed:
+                killed.add(int(workers[-1][2]))
+                os.kill(int(workers[-1][2]), signal.SIGKILL)
+
+    ran = run(plan(probe_kind.cell(trials=6, sleep=0.4, log=str(log))), store, engine, Killer())
+    assert killed
+    assert (ran.new, ran.failed) == (6, 0)
+
+    engine = Processes(1)
+    first = engine.submit(probe_kind.Probe("a", log=str(log)), 0)
+    assert first.result().status == "done"
+    os.kill(int(log.read_text().split()[-1]), signal.SIGKILL)
+    time.sleep(0.3)
+    try:
+        assert engine.submit(probe_kind.Probe("a"), 1).result().seed == 1
+    finally:
+        engine.shutdown()
 
 
 def test_what_no_trial_can_do_without_is_said_before_any_starts(store):
@@ -112,7 +155,7 @@ def choosing_cell(trials: int = 2, **more: object) -> Cell:
 
 def test_strengths_are_chosen_with_seeds_and_settings_of_their_own(store):
     one = plan(choosing_cell(), extra={"validation": 7}, outcome="value", seeds=2, first_seed=50)
-    assert one.total({}) == 2 + 3 * 2
+    assert one.progress({}) == (0, 2 + 3 * 2)
     run(one, store, Inline())
     rows = by_key(store.rows())
     picked = one.resolve(one.cells[0], rows)
@@ -181,7 +224,21 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert 0 <= len(_seeds(path)) - int(output) <= 1
+    assert 0 <= len(_seeds(path)) - int(output) <= 1  # and no traceback of a worker
+
+
+@pytest.mark.parametrize("after", [0.05, 0.3, 0.6, 1.0, 1.5])
+def test_ctrl_c_to_the_whole_group_gives_no_tracebacks_of_workers(after, tmp_path):
+    """As a terminal sends it: to the workers, too, also while they start."""
+    path = tmp_path / "s.sqlite"
+    arguments = [sys.executable, str(TESTS / "running_probe.py"), str(path), "500", "2", "0.05"]
+    with interruptible(arguments, tmp_path, group=True) as process:
+        _wait_for(path.exists)
+        time.sleep(after)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert output.strip().isdecimal()
 
 
 def _seeds(path: Path) -> list[int]:

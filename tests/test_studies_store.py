@@ -1,26 +1,31 @@
 import os
+import random
+import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mcover import McoverError
-from mcover.lab.studies.cells import Job, canonical, config_hash, config_of
-from mcover.lab.studies.kinds import PlainTrial
-from mcover.lab.studies.rows import make_row, origin
+from mcover.lab.studies.cells import canonical, config_hash, config_of
+from mcover.lab.studies.rows import make_row, origin, read_csv
 from mcover.lab.studies.store import Store
+from probe_kind import Probe
+
+TESTS = Path(__file__).parent
 
 
-def job(seed: int = 0, **settings: object) -> Job:
-    trial = PlainTrial("probe", settings)
-    return Job(trial, config_of(trial), seed)
+def key(seed: int = 0) -> tuple[str, int]:
+    return config_of(Probe("p")), seed
 
 
-def row(seed: int = 0, value: float = 0.5, **settings: object):
-    return make_row(job(seed, **settings), {"value": value}, "", 1.25)
+def row(seed: int = 0, value: float = 0.5, name: str = "p", **settings: object):
+    return make_row(Probe(name, **settings), seed, {"value": value}, "", 1.25)
 
 
 def test_equal_settings_are_one_config_however_they_are_written():
@@ -38,7 +43,7 @@ def test_settings_that_json_cannot_hold_are_refused(odd):
 
 
 def test_a_row_comes_back_as_it_was_put(tmp_path):
-    given = row(3, 1 / 3, sigma=1.5, name="σ")
+    given = row(3, 1 / 3, shift=1.5, name="σ")
     with Store(tmp_path / "s.sqlite") as store:
         assert store.put([given]) == 1
     with Store(tmp_path / "s.sqlite") as store:
@@ -58,15 +63,20 @@ def test_a_trial_is_never_stored_twice(tmp_path):
 
 def test_rows_are_kept_all_or_none(tmp_path):
     with Store(tmp_path / "s.sqlite") as store:
-        with pytest.raises(McoverError, match="settings belong to config"):
+        with pytest.raises(McoverError, match="belong to"):
             store.put([row(0), replace(row(1), config="f" * 20)])
         assert store.rows() == []
 
 
-def test_the_file_is_a_write_ahead_log_with_its_own_mark(tmp_path):
+def test_the_file_has_its_own_mark_and_ordinary_permissions(tmp_path):
+    before = os.umask(0o022)
+    try:
+        Store(tmp_path / "s.sqlite").close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "s.sqlite").stat().st_mode & 0o777 == 0o644
     with Store(tmp_path / "s.sqlite"):
         plain = sqlite3.connect(tmp_path / "s.sqlite")
-        assert plain.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert plain.execute("PRAGMA application_id").fetchone() == (0x6D636F76,)
         plain.close()
     assert [path.name for path in tmp_path.iterdir()] == ["s.sqlite"]
@@ -75,16 +85,16 @@ def test_the_file_is_a_write_ahead_log_with_its_own_mark(tmp_path):
 def test_claims_keep_others_away_until_they_are_given_up(tmp_path):
     path = tmp_path / "s.sqlite"
     first, second = Store(path), Store(path)
-    assert first.claim(job(0)) == "ours"
-    assert first.claim(job(0)) == "ours"
-    assert second.claim(job(0)) == "taken"
-    assert second.claim(job(1)) == "ours"
-    first.release([job(0).key])
-    assert second.claim(job(0)) == "ours"
+    assert first.claim(key(0)) == "ours"
+    assert first.claim(key(0)) == "ours"
+    assert second.claim(key(0)) == "taken"
+    assert second.claim(key(1)) == "ours"
+    first.release([key(0)])
+    assert second.claim(key(0)) == "ours"
     second.put([row(0)])
-    assert first.claim(job(0)) == "done"
+    assert first.claim(key(0)) == "done"
     second.close()
-    assert first.claim(job(1)) == "ours"
+    assert first.claim(key(1)) == "ours"
     first.close()
 
 
@@ -95,19 +105,19 @@ def test_claims_of_dead_processes_and_of_old_times_do_not_hold(tmp_path, monkeyp
     with Store(path) as store, Store(path) as other:
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda: gone.pid)
-            assert other.claim(job(0)) == "ours"
-        assert store.claim(job(0)) == "ours"
+            assert other.claim(key(0)) == "ours"
+        assert store.claim(key(0)) == "ours"
 
         with monkeypatch.context() as patch:
             patch.setattr("mcover.lab.studies.store.LEASE_SECONDS", -1.0)
-            assert other.claim(job(1)) == "ours"
-        assert store.claim(job(1)) == "ours"
+            assert other.claim(key(1)) == "ours"
+        assert store.claim(key(1)) == "ours"
 
         with monkeypatch.context() as patch:
             patch.setattr("mcover.lab.studies.store.LEASE_SECONDS", -1.0)
-            assert other.claim(job(2)) == "ours"
+            assert other.claim(key(2)) == "ours"
         other.renew()
-        assert store.claim(job(2)) == "taken"
+        assert store.claim(key(2)) == "taken"
 
 
 def test_many_writers_at_once_lose_nothing(tmp_path):
@@ -215,7 +225,7 @@ def test_a_store_is_not_made_by_looking_for_one(tmp_path):
 
 
 def test_failed_rows_can_be_forgotten_and_done_ones_cannot(tmp_path):
-    failed = make_row(job(1), {}, "diverged", 1.0)
+    failed = make_row(Probe("p"), 1, {}, "diverged", 1.0)
     with Store(tmp_path / "s.sqlite") as store:
         store.put([row(0), failed])
         assert [one.message for one in store.rows()] == ["", "diverged"]
@@ -224,7 +234,193 @@ def test_failed_rows_can_be_forgotten_and_done_ones_cannot(tmp_path):
 
 
 def test_outcomes_that_are_not_finite_are_failures():
-    odd = make_row(job(0), {"value": float("nan"), "other": 1.0}, "", 1.0)
+    odd = make_row(Probe("p"), 0, {"value": float("nan"), "other": 1.0}, "", 1.0)
     assert odd.status == "failed"
     assert "value = nan" in odd.message
     assert odd.outcome == {}
+
+
+def test_claims_dated_far_in_the_future_do_not_hold(tmp_path):
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store, Store(path) as other:
+        assert other.claim(key(0)) == "ours"
+        plain = sqlite3.connect(path)
+        plain.execute("UPDATE claims SET until = until + 1e9")
+        plain.commit()
+        plain.close()
+        assert store.claim(key(0)) == "ours"
+
+
+def test_no_flipped_byte_is_accepted_with_changed_data(tmp_path):
+    """Refused, or the damaged row is named and the others are as they were; never a raw error."""
+    path = tmp_path / "s.sqlite"
+    given = [row(seed, seed / 7, name="n" * 150 + str(seed % 3)) for seed in range(25)]
+    with Store(path) as store:
+        store.put(given)
+        store.claim(key(0))
+    whole = path.read_bytes()
+    expected = {one.key: one for one in given}
+    draw = random.Random(0)
+    ends = {"refused": 0, "named": 0, "harmless": 0}
+    for _ in range(800):
+        flipped = bytearray(whole)
+        flipped[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            with Store(path, create=False) as store:
+                found = {one.key: one for one in store.rows()}
+                damage = store.damage
+        except McoverError:
+            ends["refused"] += 1
+            continue
+        assert found.items() <= expected.items()
+        if damage:
+            assert len(found) >= len(expected) - len(damage)
+            with Store(path) as store, pytest.raises(McoverError, match="left as it is"):
+                store.put([row(99)])
+            assert path.read_bytes() == flipped
+            ends["named"] += 1
+        else:
+            assert found == expected
+            ends["harmless"] += 1
+    assert ends["refused"] > 10
+    assert ends["named"] > 200
+
+
+def test_rows_that_vanish_are_noticed(tmp_path):
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store:
+        store.put([row(seed) for seed in range(5)])
+    plain = sqlite3.connect(path)
+    plain.execute("DELETE FROM trials WHERE seed = 3")
+    plain.commit()
+    plain.close()
+    with Store(path, create=False) as store:
+        assert "missing" in store.damage[0]
+        assert len(store.rows()) == 4
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_store_that_is_deleted_under_a_run_keeps_its_rows(how, tmp_path):
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store:
+        store.put([row(0), row(1)])
+        path.unlink()
+        if how == "replaced":
+            Store(path).close()
+        with pytest.raises(McoverError, match=r"3 rows are kept in .*rescued.*import --csv"):
+            store.put([row(2)])
+    (rescued,) = tmp_path.glob("*.csv")
+    assert [one.seed for one in read_csv(rescued)] == [0, 1, 2]
+
+
+def test_a_disk_that_is_full_at_creation_is_an_error_of_ours_and_leaves_nothing(tmp_path):
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
+        "from mcover.lab.studies.store import Store; Store('s.sqlite')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "McoverError: s.sqlite cannot be opened" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs another user")
+def test_a_store_in_a_read_only_folder_can_be_read(tmp_path):
+    """Read by a user who may write nothing: the permissions of files do not bind root."""
+    folder = tmp_path / "theirs"
+    with Store(folder / "s.sqlite") as store:
+        store.put([row(0)])
+    for one in (folder, *folder.parents):
+        if one.owner() == "root" and one.is_relative_to(tmp_path.parents[1]):
+            one.chmod(0o755)
+    before = os.geteuid()
+    os.seteuid(65534)
+    try:
+        with Store(folder / "s.sqlite", create=False) as store:
+            assert len(store.rows()) == 1
+        with (
+            Store(folder / "s.sqlite") as store,
+            pytest.raises(McoverError, match=r"cannot be written: .*readonly"),
+        ):
+            store.put([row(1)])
+    finally:
+        os.seteuid(before)
+
+
+def test_a_creation_that_was_killed_leaves_no_drafts(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone.wait()
+    (tmp_path / f".s.sqlite.{gone.pid}.new").write_bytes(b"half")
+    (tmp_path / f".s.sqlite.{os.getppid()}.new").write_bytes(b"of another run that is alive")
+    Store(tmp_path / "s.sqlite").close()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"s.sqlite", f".s.sqlite.{os.getppid()}.new"}
+
+
+def test_a_pipe_or_a_folder_is_refused_and_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        for create in (True, False):
+            with pytest.raises(McoverError, match="is not a file"):
+                Store(tmp_path / name, create=create)
+
+
+def test_behind_a_stopped_process_one_waits_once_and_is_told(tmp_path, monkeypatch):
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store:
+        store.put([row(0)])
+        code = f"""
+import sqlite3, sys
+held = sqlite3.connect({str(path)!r}, isolation_level=None)
+held.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert holder.stdout.readline() == b"held\n"
+        holder.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr("mcover.lab.studies.store._BUSY_SECONDS", 1.0)
+        begin = time.monotonic()
+        other = Store(path)
+        with pytest.raises(McoverError, match="Ctrl-Z"):
+            other.claim(key(5))
+        other.close()
+        assert time.monotonic() - begin < 4
+        holder.kill()
+        holder.communicate()
+
+
+def test_conflicting_rows_are_refused_and_both_are_shown(tmp_path):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.put([row(0, 0.25)])
+        same = replace(row(0, 0.25), seconds=9.0, finished="")
+        assert store.put([same], strict=True) == 0
+        with pytest.raises(McoverError, match=r"(?s)value = 0\.25.*value = 0\.75"):
+            store.put([row(1), row(0, 0.75)], strict=True)
+        assert [one.outcome["value"] for one in store.rows()] == [0.25]
+
+
+def test_claims_of_a_stopped_process_do_not_hold(tmp_path):
+    path = tmp_path / "s.sqlite"
+    code = (
+        "import sys; from mcover.lab.studies.store import Store; store = Store(sys.argv[1]);"
+        "store.claim((sys.argv[2], 0)); print('claimed', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(path), key(0)[0]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert other.stdout.readline() == b"claimed\n"
+    with Store(path) as store:
+        assert store.claim(key(0)) == "taken"
+        other.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        assert store.claim(key(0)) == "ours"
+    other.kill()
+    other.communicate()

@@ -40,7 +40,8 @@ from mcover.topology import (
 
 if TYPE_CHECKING:
     from mcover import optim as optim
-    from mcover.nn import cover_loss, lift
+    from mcover.nn.lift import lift
+    from mcover.nn.loss import cover_loss
 
 __version__ = "0.1.0"
 

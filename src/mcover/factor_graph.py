@@ -19,7 +19,7 @@ from mcover.errors import McoverError
 from mcover.permutations import Sampler
 from mcover.routing import Bank, inverse
 from mcover.seeds import Seed
-from mcover.topology import Topology
+from mcover.topology import Topology, as_topology
 
 Route = Sequence[int]
 Incidence = tuple[int, int]  # (factor a, destination variable i)
@@ -93,10 +93,15 @@ class FactorGraph:
     def __init__(
         self, factors: Iterable[Factor | tuple[Callable[..., Any], Sequence[int]]]
     ) -> None:
-        self.factors = tuple(
-            factor if isinstance(factor, Factor) else Factor(factor[0], tuple(factor[1]))
-            for factor in factors
-        )
+        try:
+            self.factors = tuple(
+                factor if isinstance(factor, Factor) else Factor(factor[0], tuple(factor[1]))
+                for factor in factors
+            )
+        except (TypeError, LookupError) as error:
+            raise McoverError(
+                f"factors cannot be read: {error}; write [(loss, (0, 1)), ...]."
+            ) from error
         if not self.factors:
             raise McoverError("a factor graph needs factors; write [(loss, (0, 1)), ...].")
         for index, factor in enumerate(self.factors):
@@ -119,9 +124,9 @@ class FactorGraph:
         ``wiring="sym"`` (factors of at most two variables) sets ρ_{a→j,i} = ρ_{a→i,j}⁻¹, so that
         both directions of a factor see the same edges: an ordinary M-cover of the graph.
         """
-        checks.whole("covers", covers, 1)
-        if wiring not in ("asym", "sym"):
-            raise McoverError(f"wiring is {wiring!r}; write 'asym' or 'sym'.")
+        as_topology(topology)
+        covers = checks.whole("covers", covers, 1)
+        checks.choice("wiring", wiring, ("asym", "sym"))
         widest = max(len(factor.variables) for factor in self.factors)
         if wiring == "sym" and widest > 2:
             raise McoverError(
@@ -228,8 +233,8 @@ def _check_factor(index: int, factor: Factor) -> None:
         raise McoverError(
             f"factor {index} has the variables {factor.variables}; write each variable once."
         )
-    if any(i < 0 for i in factor.variables):
-        raise McoverError(f"factor {index} has a negative variable index: {factor.variables}.")
+    for i in factor.variables:
+        checks.whole(f"a variable of factor {index}", i, 0)
     strangers = set(factor.directed) - set(factor.variables)
     if strangers:
         raise McoverError(f"factor {index} has directed losses for {strangers}, not among its own.")

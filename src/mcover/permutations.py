@@ -16,7 +16,6 @@ A third, **assign** (Gumbel noise, then the best assignment), is often used for 
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ from mcover.errors import McoverError, McoverWarning
 from mcover.seeds import Seed, streams
 from mcover.topology import balance, log_weights
 
-Method = Literal["auto", "exact", "chain", "assign"]
+Sampling = Literal["auto", "exact", "chain", "assign"]
 Routes = NDArray[np.unsignedinteger]
 
 EXACT_COVERS = 20  # up to here "auto" builds the table
@@ -64,12 +63,11 @@ class Sampler:
     [(0, 1, 2), (1, 2, 0)]
     """
 
-    def __init__(self, kernel: ArrayLike, method: Method = "auto") -> None:
+    def __init__(self, kernel: ArrayLike, method: Sampling = "auto") -> None:
         self._log_kernel = log_weights(kernel)
         self.matrix = balance(self._log_kernel, "this kernel")
         self.covers = len(self.matrix)
-        if method not in ("auto", "exact", "chain", "assign"):
-            raise McoverError(f"method is {method!r}; write 'auto', 'exact', 'chain' or 'assign'.")
+        method = checks.choice("method", method, ("auto", "exact", "chain", "assign"))
         self._insists = method == "chain"
         if method == "auto":
             easy = self.covers <= EXACT_COVERS or self._is_forced or self._is_flat
@@ -100,7 +98,7 @@ class Sampler:
 
     def log_prob(self, routes: ArrayLike) -> NDArray[np.float64]:
         """log P_Q of each route, shape (..., M) → (...); −inf for an impossible one."""
-        given = np.asarray(routes)
+        given = checks.reals("routes", routes)
         if given.shape[-1:] != (self.covers,) or not np.array_equal(
             np.sort(given, axis=-1), np.broadcast_to(np.arange(self.covers), given.shape)
         ):
@@ -108,7 +106,7 @@ class Sampler:
                 f"routes must be permutations of 0..{self.covers - 1} along the last axis, "
                 f"shape (..., {self.covers}); got shape {given.shape}."
             )
-        total = np.sum(self._log_kernel[np.arange(self.covers), given], axis=-1)
+        total = np.sum(self._log_kernel[np.arange(self.covers), given.astype(np.intp)], axis=-1)
         return np.asarray(total - self.log_permanent)
 
     @cached_property
@@ -265,13 +263,14 @@ def fill(
     threads: int | None,
 ) -> None:
     """Fills ``out`` by ``draw(rng, part)``, one random stream to each ``chunk`` rows."""
+    workers = checks.cpus() if threads is None else checks.whole("threads", threads, 1)
     parts = [out[start : start + chunk] for start in range(0, len(out), chunk)]
     rngs = streams(seed, len(parts))
     # The first part is drawn here, so that tables are built and loops compiled just once.
     for rng, part in zip(rngs[:1], parts[:1], strict=True):
         draw(rng, part)
     if len(parts) > 1:
-        with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(min(workers, len(parts))) as pool:
             list(pool.map(draw, rngs[1:], parts[1:]))
 
 
@@ -279,7 +278,7 @@ def sample(
     kernel: ArrayLike,
     size: int,
     seed: Seed = None,
-    method: Method = "auto",
+    method: Sampling = "auto",
     threads: int | None = None,
 ) -> Routes:
     """``size`` routes from the law of ``kernel``, shape (size, M). See :class:`Sampler`.

@@ -25,7 +25,7 @@ def to_plain(value: Any) -> Any:
 
     >>> from mcover import GaussianRing
     >>> to_plain(GaussianRing(1.5, shift=2))
-    {'kind': 'ring', 'shift': 2}
+    {'kind': 'ring', 'shift': 2.0}
     """
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind} if hasattr(value, "kind") else {}

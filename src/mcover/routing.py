@@ -24,7 +24,7 @@ from mcover import checks
 from mcover.errors import McoverError
 from mcover.permutations import Routes, Sampler, fill, route_type
 from mcover.seeds import Seed, seed_sequence
-from mcover.topology import Topology
+from mcover.topology import Topology, as_topology
 
 Float = TypeVar("Float", np.float32, np.float64)
 
@@ -82,7 +82,7 @@ def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Se
     >>> bank.routes.shape, [bank.routes[s, p].tolist() for s, p in enumerate(bank.destinations)]
     ((2, 4, 3), [[0, 1, 2], [0, 1, 2]])
     """
-    covers, sources, size = _counts(covers, sources, size)
+    covers, sources, size = _counts(topology, covers, sources, size)
     needed = 2 * size * sources * covers * np.dtype(route_type(covers)).itemsize
     checks.memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
     destinations, routes = _destinations(sources, size, seed)
@@ -142,7 +142,7 @@ def draw_indexed_bank(
     >>> [bank.routes[s, p].tolist() for s, p in enumerate(bank.destinations)]
     [[0, 1, 2], [0, 1, 2]]
     """
-    covers, sources, size = _counts(covers, sources, size)
+    covers, sources, size = _counts(topology, covers, sources, size)
     all_routes = covers <= ALL_COVERS
     rows = math.factorial(covers) if all_routes else min(TABLE_ROWS, 1 + size * sources)
     dtype: type[np.unsignedinteger] = np.uint8 if covers <= BYTE_COVERS else np.uint16
@@ -181,7 +181,7 @@ def draw_mixers(
     units, blocks = checks.whole("units", units, 1), checks.whole("blocks", blocks, 1)
     needed = units * blocks * covers * (4 * covers + draws)
     checks.memory(needed, f"mixers of {units} units and {blocks} blocks", "use fewer blocks")
-    sampler = Sampler(topology.matrix(covers))
+    sampler = Sampler(as_topology(topology).matrix(covers))
     routes = sampler.sample(draws * units * blocks, seed).reshape(draws, units * blocks, covers)
     return _average(routes, np.float32).reshape(units, blocks, covers, covers)
 
@@ -191,7 +191,7 @@ def exact_mixers(topology: Topology, covers: int, units: int, blocks: int) -> ND
 
     Shape: (units, blocks, M, M), read-only.
     """
-    matrix = topology.matrix(covers).astype(np.float32)
+    matrix = as_topology(topology).matrix(covers).astype(np.float32)
     return np.broadcast_to(
         matrix, (checks.whole("units", units, 1), checks.whole("blocks", blocks, 1), *matrix.shape)
     )
@@ -205,8 +205,9 @@ def inverse(routes: Routes) -> Routes:
     return result
 
 
-def _counts(covers: int, sources: int, size: int) -> tuple[int, int, int]:
+def _counts(topology: Topology, covers: int, sources: int, size: int) -> tuple[int, int, int]:
     """Covers, sources and size of a bank as plain ints, refused where no bank has them."""
+    as_topology(topology)
     counts = (
         checks.whole("covers", covers, 1),
         checks.whole("sources", sources, 1),

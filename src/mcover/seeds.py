@@ -44,4 +44,4 @@ def streams(seed: Seed, count: int) -> list[Generator]:
 
 
 def _is_word(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 0

@@ -8,7 +8,7 @@ conditions the numbers, and matters where Q itself mixes messages.
 
 from __future__ import annotations
 
-from dataclasses import Field, asdict, dataclass, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ Matrix = NDArray[np.float64]
 _LARGEST_SHIFT = 2.0**32  # a double of this size still tells a millionth of a cover
 _SMALLEST_SIGMA = 1e-100  # the square of a displacement in such widths is still finite
 _TOLERANCE = 1e-13  # of the logarithms of row sums
-_SINKHORN, _NEWTON = 100_000, 10_000  # steps
+_SINKHORN, _NEWTON = 2_000, 10_000  # steps
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,6 @@ class Facts:
 @dataclass(frozen=True)
 class Topology:
     """Base of all topologies: a subclass says its log-kernel, the rest follows."""
-
-    kinds: ClassVar[dict[str, type[Topology]]] = {}
-
-    def __init_subclass__(cls, kind: str | None = None) -> None:
-        if kind is not None:
-            cls.kind = kind
-            Topology.kinds[kind] = cls
 
     kind: ClassVar[str]
 
@@ -83,13 +76,9 @@ class Topology:
         entropy = -np.sum(matrix * np.log(matrix, where=matrix > 0, out=np.zeros_like(matrix)))
         return Facts(float(max(1 - second, 0.0)), float(drift), float(np.exp(entropy / covers)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """A plain dict for configs and result tables; :func:`from_dict` reads it back."""
-        return {"kind": self.kind} | asdict(self)
-
 
 @dataclass(frozen=True)
-class GaussianRing(Topology, kind="ring"):
+class GaussianRing(Topology):
     """The paper's kernel: a Gaussian of width ``sigma`` around ``shift``, on a ring of covers.
 
     Q[α,β] ∝ exp(−d²/2σ²) with d the displacement β − α − shift wrapped to [−M/2, M/2). The paper
@@ -99,6 +88,8 @@ class GaussianRing(Topology, kind="ring"):
     >>> round(GaussianRing(sigma=1.5, shift=2).facts(12).drift, 6)
     2.0
     """
+
+    kind: ClassVar[str] = "ring"
 
     sigma: float = 1.5
     """Width, in covers; inf is uniform."""
@@ -112,24 +103,30 @@ class GaussianRing(Topology, kind="ring"):
 
 
 @dataclass(frozen=True)
-class Uniform(Topology, kind="uniform"):
+class Uniform(Topology):
     """Every cover is read equally: all permutations are equally likely."""
+
+    kind: ClassVar[str] = "uniform"
 
     def log_kernel(self, covers: int) -> Matrix:
         return np.zeros((covers, covers))
 
 
 @dataclass(frozen=True)
-class Identity(Topology, kind="identity"):
+class Identity(Topology):
     """Each cover reads only itself: M independent models."""
+
+    kind: ClassVar[str] = "identity"
 
     def log_kernel(self, covers: int) -> Matrix:
         return log_weights(np.eye(covers))
 
 
 @dataclass(frozen=True)
-class Band(Topology, kind="band"):
+class Band(Topology):
     """Equal reads within ``width`` steps on the ring, both ways or (``one_sided``) ahead only."""
+
+    kind: ClassVar[str] = "band"
 
     width: int = 1
     """Steps that are reached."""
@@ -145,13 +142,15 @@ class Band(Topology, kind="band"):
 
 
 @dataclass(frozen=True)
-class Chain(Topology, kind="chain"):
+class Chain(Topology):
     """A Gaussian ring cut open: the ends do not see each other.
 
     Spatial coupling without tail-biting. Balancing makes room at the ends, so the covers there
     read themselves more than those in the bulk. There is no shift: off the ring it would be a
     scaling of rows and columns, which neither the law nor the balanced matrix can see.
     """
+
+    kind: ClassVar[str] = "chain"
 
     sigma: float = 1.5
     """Width, in covers."""
@@ -163,8 +162,10 @@ class Chain(Topology, kind="chain"):
 
 
 @dataclass(frozen=True)
-class Blocks(Topology, kind="blocks"):
+class Blocks(Topology):
     """A Gaussian ring over ``count`` equal blocks of covers, uniform inside a block."""
+
+    kind: ClassVar[str] = "blocks"
 
     count: int = 2
     """Number of blocks; it divides the number of covers."""
@@ -185,8 +186,10 @@ class Blocks(Topology, kind="blocks"):
 
 
 @dataclass(frozen=True)
-class Torus(Topology, kind="torus"):
+class Torus(Topology):
     """Covers on a ``rows`` × ``cols`` torus, row by row; a Gaussian read in both directions."""
+
+    kind: ClassVar[str] = "torus"
 
     rows: int = 2
     """Covers along the first direction."""
@@ -213,7 +216,7 @@ class Torus(Topology, kind="torus"):
 
 
 @dataclass(frozen=True, repr=False)
-class Custom(Topology, kind="custom"):
+class Custom(Topology):
     """Any non-negative square matrix under which some permutation is possible.
 
     >>> Custom([[1, 1], [1, 3]]) == Custom(np.array([[1.0, 1.0], [1.0, 3.0]]))
@@ -222,10 +225,12 @@ class Custom(Topology, kind="custom"):
     (Custom([[1.0, 0.0], [0.0, 1.0]]), Custom(<9 × 9 matrix>))
     """
 
+    kind: ClassVar[str] = "custom"
+
     values: tuple[tuple[float, ...], ...]
 
-    def __init__(self, matrix: ArrayLike) -> None:
-        array = np.exp(log_weights(matrix))
+    def __init__(self, values: ArrayLike) -> None:
+        array = np.exp(log_weights(values))
         object.__setattr__(self, "values", tuple(tuple(row) for row in array.tolist()))
         self.matrix(len(self.values))  # an impossible topology is refused when it is made
 
@@ -244,24 +249,39 @@ class Custom(Topology, kind="custom"):
             )
         return log_weights(self.values)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "matrix": [list(row) for row in self.values]}
-
 
 @dataclass(frozen=True)
-class Mixture(Topology, kind="mixture"):
+class Mixture(Topology):
     """A convex mixture of topologies; made by :func:`mix`."""
+
+    kind: ClassVar[str] = "mixture"
 
     parts: tuple[Topology, ...]
     weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts or not all(isinstance(part, Topology) for part in self.parts):
+            raise McoverError("mix takes topologies; write e.g. mix(GaussianRing(1.0), Uniform()).")
+        share = checks.reals("weights", self.weights, ndim=1)
+        with np.errstate(over="ignore"):
+            total = share.sum()
+            if abs(total - 1) > 1e-12:  # else they are shares already, to the last bit
+                share = share / total
+        if len(share) != len(self.parts) or not np.all(share > 0):
+            raise McoverError(
+                f"mix got weights {self.weights!r} for {len(self.parts)} topologies; "
+                "write one positive number for each, and a finite sum."
+            )
+        object.__setattr__(self, "weights", tuple(share.tolist()))
 
     def log_kernel(self, covers: int) -> Matrix:
         parts = zip(self.weights, self.parts, strict=True)
         return log_weights(sum(weight * part.matrix(covers) for weight, part in parts))
 
-    def to_dict(self) -> dict[str, Any]:
-        parts = [part.to_dict() for part in self.parts]
-        return {"kind": self.kind, "parts": parts, "weights": list(self.weights)}
+
+def as_topology(topology: Any) -> Topology:
+    """A topology as it is; anything else is refused."""
+    return checks.instance("topology", topology, Topology, "mcover.GaussianRing(1.5, shift=2)")
 
 
 def mix(*topologies: Topology, weights: ArrayLike | None = None) -> Topology:
@@ -271,39 +291,8 @@ def mix(*topologies: Topology, weights: ArrayLike | None = None) -> Topology:
     array([[0.875, 0.125],
            [0.125, 0.875]])
     """
-    if not topologies or not all(isinstance(part, Topology) for part in topologies):
-        raise McoverError("mix takes topologies; write e.g. mix(GaussianRing(1.0), Uniform()).")
-    share = np.ones(len(topologies)) if weights is None else np.asarray(weights)
-    fits = share.shape == (len(topologies),) and share.dtype.kind in "iuf" and np.all(share > 0)
-    with np.errstate(over="ignore"):
-        share = share / np.sum(share, dtype=float) if fits else share
-    if not fits or not np.all(share > 0):
-        raise McoverError(
-            f"mix got weights {weights!r} for {len(topologies)} topologies; "
-            "write one positive number for each, and a finite sum."
-        )
-    return Mixture(tuple(topologies), tuple(share.tolist()))
-
-
-def from_dict(plain: dict[str, Any]) -> Topology:
-    """Reads back what :meth:`Topology.to_dict` wrote.
-
-    >>> from_dict({"kind": "ring", "sigma": 1.5, "shift": 2.0})
-    GaussianRing(sigma=1.5, shift=2.0, skew=0.0)
-    """
-    values = dict(plain)
-    kind = values.pop("kind", None)
-    cls = Topology.kinds.get(kind) if isinstance(kind, str) else None
-    if cls is None:
-        raise McoverError(f"no topology of kind {kind!r}; write one of {sorted(Topology.kinds)}.")
-    if cls is Mixture:
-        parts = [from_dict(part) for part in values.get("parts", [])]
-        return mix(*parts, weights=values.get("weights"))
-    known = ["matrix"] if cls is Custom else [field.name for field in fields(cls)]
-    unknown = set(values) - set(known)
-    if unknown or (cls is Custom and not values):
-        raise McoverError(f"topology {kind!r} has the fields {known}; got {sorted(values)}.")
-    return cls(**values)
+    shares = np.ones(len(topologies)) if weights is None else weights
+    return Mixture(topologies, shares)  # type: ignore[arg-type]
 
 
 def _parameter(topology: Topology, field: Field[Any]) -> Any:

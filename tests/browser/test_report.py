@@ -6,7 +6,7 @@ import shutil
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from mcover.lab.studies import Inline, Plan, Store, find_study, run
+from mcover.lab.studies import Inline, Store, find_study, run
 from mcover.lab.studies.report import write_report
 
 ARGUMENTS = [
@@ -27,8 +27,7 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     with Store(folder / "s.sqlite") as store:
         for name in STUDIES:
-            study = find_study(name)
-            run(Plan(study.at("smoke"), study.choice("smoke")), store, Inline())
+            run(find_study(name).plan("smoke"), store, Inline())
         return write_report(store.rows(), folder / "report.html")
 
 
@@ -168,7 +167,7 @@ def test_text_is_legible_on_its_ground(page):
           const style = (part) => getComputedStyle(document.querySelector(part));
           return {
             text: ["body", "figcaption", "nav a", "td small"].map((p) => ratio(style(p).color)),
-            marks: [0, 1, 2].map((n) => ratio(style(`.plot .s${n}.line`).stroke)),
+            marks: [0, 1, 2].map((n) => ratio(style(`.plot .line.s${n} path`).stroke)),
           };
         }"""
     )
@@ -185,6 +184,22 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(page):
     page.locator("section#loading .point").last.hover()
     box = page.locator("#tip").bounding_box()
     assert box["x"] + box["width"] <= NARROW["width"]
+
+
+def test_on_a_phone_every_value_of_a_table_is_on_the_screen(page):
+    page.set_viewport_size(NARROW)
+    cells = page.locator("section#table-1 td:visible, section#table-1 tbody th:visible").all()
+    assert len(cells) > 20
+    for cell in cells:
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= NARROW["width"]
+        assert cell.evaluate("cell => cell.scrollWidth <= cell.clientWidth + 1")
+    named = page.locator("section#table-1 td").first
+    assert named.evaluate("cell => getComputedStyle(cell, '::before').content") not in (
+        "none",
+        '""',
+    )
 
 
 def test_print_is_light_and_unfolded(page):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -193,7 +193,8 @@ class _Run:
         self.seconds = np.zeros(reads)
         self.done = np.zeros(reads, dtype=bool)
         self.last = 0
-        self.course = {name: np.full((reads, len(self.points)), np.nan) for name in _COURSE}
+        blank = {name: np.full((reads, len(self.points)), np.nan) for name in _COURSE}
+        self.course = Trajectory(self.points, self.temperatures[self.points], **blank)
 
     def _check_memory(self, threads: int) -> None:
         from mcover.annealing.states import state_bytes
@@ -274,7 +275,7 @@ class _Run:
             raise KeyboardInterrupt  # stopped before the first sweep: there is nothing to return
         weights = self.weights[begun]
         mean, sign = collapse_mean(weights), collapse_sign(weights)
-        course = {name: array[begun] for name, array in self.course.items()}
+        course = {name: getattr(self.course, name)[begun] for name in _COURSE}
         return AnnealResult(
             weights=weights,
             energy=self.energy[begun],
@@ -286,7 +287,7 @@ class _Run:
             seconds=self.seconds[begun],
             sweeps=self.sweeps[begun],
             finished=self.done[begun],
-            trajectory=Trajectory(self.points, self.temperatures[self.points], **course),
+            trajectory=replace(self.course, **course),
             options=self.options,
             interrupted=interrupted,
         )
@@ -313,11 +314,11 @@ class _Run:
 
     def _record(self, read: int, point: int, acceptance: float) -> None:
         weights = self.weights[read]
-        self.course["energy"][read, point] = self._per_pattern(self.energy[read])
-        self.course["acceptance"][read, point] = acceptance
-        self.course["overlap"][read, point] = self.problem.overlap(collapse_mean(weights))
+        self.course.energy[read, point] = self._per_pattern(self.energy[read])
+        self.course.acceptance[read, point] = acceptance
+        self.course.overlap[read, point] = self.problem.overlap(collapse_mean(weights))
         if self.covers > 1:
-            self.course["cover_overlap"][read, point] = cover_overlap(weights)
+            self.course.cover_overlap[read, point] = cover_overlap(weights)
 
 
 def cover_overlap(weights: Signs) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.topology import GaussianRing, Identity, Topology
+from mcover.topology import GaussianRing, Identity, Topology, as_topology
 
 Temperatures: TypeAlias = NDArray[np.float64]
 Energy = Literal["linear", "errors"]
@@ -56,7 +56,7 @@ class MCover(_Method):
 
     def __post_init__(self) -> None:
         _check_covers(self)
-        checks.instance("topology", self.topology, Topology, "mcover.GaussianRing(1.5, shift=2)")
+        as_topology(self.topology)
         checks.counts(self, "bank", "redraw_every", optional=True)
 
 
@@ -147,21 +147,10 @@ class GeometricSchedule:
 
 
 @dataclass(frozen=True)
-class BetaSchedule:
+class BetaSchedule(GeometricSchedule):
     """``count`` temperatures from start to stop, evenly spaced in β = 1/T."""
 
     kind: ClassVar[str] = "beta"
-
-    start: float = 0.4
-    stop: float = 0.01
-    count: int = 1000
-    sweeps: int = 1
-    """Sweeps at each temperature."""
-
-    def __post_init__(self) -> None:
-        _check_range(self)
-        checks.counts(self, "count")
-        _check_length(self, self.count)
 
     def temperatures(self) -> Temperatures:
         """Temperature of every sweep."""
@@ -199,18 +188,21 @@ def schedule_of(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -
     if num_sweeps is not None:
         if schedule is not None:
             raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
-        paper, sweeps = LinearSchedule(), checks.whole("num_sweeps", num_sweeps, 1)
-        if sweeps == 1:
-            return CustomSchedule((paper.start,))
-        return LinearSchedule(step=(paper.start - paper.stop) / (sweeps - 1))
+        start, stop = LinearSchedule.start, LinearSchedule.stop
+        sweeps = checks.whole("num_sweeps", num_sweeps, 1)
+        return (
+            LinearSchedule(step=(start - stop) / (sweeps - 1))
+            if sweeps > 1
+            else CustomSchedule((start,))
+        )
     if schedule is None:
         return LinearSchedule()
     if isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str | bytes):
         return CustomSchedule(schedule)  # type: ignore[arg-type]
-    return checks.instance("schedule", schedule, Schedule.__args__, _EXAMPLE)
+    return schedule  # type: ignore[return-value]
 
 
-def _check_range(schedule: LinearSchedule | GeometricSchedule | BetaSchedule) -> None:
+def _check_range(schedule: LinearSchedule | GeometricSchedule) -> None:
     start = checks.real("start", schedule.start, above=0)
     stop = checks.real("stop", schedule.stop, above=0)
     if stop > start:
@@ -222,9 +214,7 @@ def _check_range(schedule: LinearSchedule | GeometricSchedule | BetaSchedule) ->
     checks.counts(schedule, "sweeps")
 
 
-def _check_length(
-    schedule: LinearSchedule | GeometricSchedule | BetaSchedule, count: float
-) -> None:
+def _check_length(schedule: LinearSchedule | GeometricSchedule, count: float) -> None:
     # Per sweep a temperature, a coupling and what is made on the way.
     needed = 32 * (count + 1) * schedule.sweeps
     needed = int(needed) if math.isfinite(needed) else 2**63
@@ -237,7 +227,7 @@ class AnnealOptions:
 
     method: Method = MCover()
     """M-cover, replicas that attract each other, or one copy."""
-    schedule: Schedule = LinearSchedule()
+    schedule: Schedule = field(default_factory=LinearSchedule)
     """One temperature for each sweep."""
     rule: Rule = "glauber"
     """Acceptance: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T))."""
@@ -252,6 +242,7 @@ class AnnealOptions:
         checks.instance(
             "method", self.method, (MCover, RSA, Vanilla), "mcover.MCover(...), RSA or Vanilla"
         )
+        checks.instance("schedule", self.schedule, Schedule.__args__, _EXAMPLE)
         checks.choice("rule", self.rule, ("glauber", "metropolis"))
         checks.choice("energy", self.energy, ("linear", "errors"))
         checks.choice("order", self.order, ("random", "sequential"))

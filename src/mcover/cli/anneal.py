@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -71,7 +71,7 @@ class Anneal:
 
     task: PerceptronTask | CommitteeTask | DataTask
     """What to learn."""
-    annealing: AnnealOptions = AnnealOptions()  # noqa: RUF009 (frozen)
+    annealing: AnnealOptions = field(default_factory=AnnealOptions)
     """How each read is annealed."""
     reads: int = 10
     """Independent runs."""

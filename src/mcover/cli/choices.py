@@ -46,7 +46,7 @@ def _subcommand(cls: Any) -> Any:
     return Annotated[cls, tyro.conf.subcommand(cls.kind, description=summary)]
 
 
-AnyTopology = Union[  # noqa: UP007 (of a computed tuple)
+AnyTopology: Any = Union[
     (
         *map(_subcommand, _NAMED_TOPOLOGIES),
         Annotated[Custom, tyro.conf.subcommand("custom", constructor=custom_topology)],

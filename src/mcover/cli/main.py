@@ -42,6 +42,9 @@ ABOUT = (
 def main(arguments: list[str] | None = None) -> None:
     """Runs a verb; exits with 2 on bad input and with 130 on Ctrl-C."""
     given = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a letter it does not know must not end the work
+            stream.reconfigure(errors="replace")
     if given == ["--version"]:
         console.print(f"mcover {__version__}")
         return
@@ -124,4 +127,4 @@ def _as_option(message: str, arguments: list[str]) -> str:
         return message
     option = "--" + field[1].replace("_", "-")
     written = any(word.partition("=")[0].replace("_", "-") == option for word in arguments)
-    return option + message[field.end(1) :] if written else message
+    return f"{option} is {message[field.end() :]}" if written else message

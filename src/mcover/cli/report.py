@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcover.checks import writable
+from mcover.cli.study import read_rows
 from mcover.errors import McoverError
 from mcover.lab.studies.report import write_report
-from mcover.lab.studies.store import DEFAULT, Store
+from mcover.lab.studies.store import DEFAULT
 from mcover.lab.studies.study import Scale
-from mcover.progress import console
+from mcover.progress import console, live_line
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,12 @@ class Report:
     """Show this scale only (default: the largest that is half done, study by study)."""
 
     def run(self) -> None:
-        with Store(self.store, create=False) as store:
-            rows = store.rows()
+        writable(self.output)
+        rows = read_rows(self.store)
         if not rows:
             raise McoverError(
                 f"{self.store} has no trials yet; 'mcover study run NAME' makes some."
             )
-        path = write_report(rows, self.output, self.scale)
+        with live_line() as line:
+            path = write_report(rows, self.output, self.scale, line)
         console.print(f"report: {path} ({len(rows):,} trials)", markup=False)

@@ -12,29 +12,31 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
+from mcover.checks import writable
 from mcover.errors import McoverError
+from mcover.lab.figures.studies import study_figure
+from mcover.lab.figures.style import save
 from mcover.lab.studies import (
     STUDIES,
     Inline,
     Plan,
     Processes,
     Store,
+    Study,
     Summary,
     find_study,
     run,
     summarize,
 )
-from mcover.lab.studies.exchange import read_csv, write_csv
 from mcover.lab.studies.live import watching
-from mcover.lab.studies.plan import by_key
-from mcover.lab.studies.rows import Row
+from mcover.lab.studies.rows import Row, by_key, read_csv, write_csv
 from mcover.lab.studies.store import DEFAULT
-from mcover.lab.studies.study import SCALES, Scale, Study
-from mcover.lab.studies.tables import Table as Plain
-from mcover.lab.studies.tables import markdown, outcome_table, tables
-from mcover.progress import console, errors
+from mcover.lab.studies.study import SCALES, Rows, Scale
+from mcover.lab.studies.summary import outcome_table
+from mcover.lab.studies.tables import Table as TextTable
+from mcover.progress import announced, console, errors
 
-Name = Annotated[str, tyro.conf.Positional]
+Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,12 @@ class List:
     """File that keeps the trials."""
 
     def run(self) -> None:
-        have = by_key(_rows(self.store))
+        have = by_key(read_rows(self.store, needed=False))
         table = Table(show_edge=False)
         for name in ("study", "of the paper", "title", *SCALES):
             table.add_column(name, no_wrap=name == "study")
         for study in STUDIES.values():
-            counts = []
-            for scale in SCALES:
-                plan = Plan(study.at(scale), study.choice(scale))
-                total = plan.total(have)
-                counts.append(f"{len(plan.jobs(have)) - len(plan.missing(have))}/{total}")
+            counts = ("{}/{}".format(*study.plan(scale).progress(have)) for scale in SCALES)
             table.add_row(study.name, study.source, study.title, *counts)
         console.print(table)
         console.print(f"trials done of those planned, in {self.store}", markup=False)
@@ -66,7 +64,7 @@ class Show:
 
     name: Name
     """Name of the study."""
-    scale: Scale = "paper"
+    scale: Scale = "quick"
     """How large: seconds, minutes, or the paper's size."""
     store: Path = DEFAULT
     """File that keeps the trials."""
@@ -79,25 +77,29 @@ class Show:
 
     def run(self) -> None:
         study = find_study(self.name)
-        plan = Plan(study.at(self.scale), study.choice(self.scale))
-        have = by_key(_rows(self.store))
-        there = any(config in plan.configs() for config, _ in have)
+        plan = study.plan(self.scale)
+        if self.figures is not None:
+            writable(self.figures / f"{study.name}.png")
+        have = by_key(read_rows(self.store, needed=False))
         if not self.markdown:
             self._describe(study, plan)
-        if not there:
-            text = f"no trial of it at scale {self.scale} in {self.store} yet"
-            console.print(text, markup=False)
+        if not any(config in plan.configs() for config, _ in have):
+            none = f"no trial of it at scale {self.scale} in {self.store} yet"
+            console.print(none + _elsewhere(study, have), markup=False)
             return
-        summary = summarize(study, self.scale, plan, have)
-        asked = tables(summary)
+        with announced(f"summarizing {study.name}"):
+            summary = summarize(study, self.scale, plan, have)
+        asked: Sequence[TextTable] = summary.tables
         if self.outcome is not None:
             asked = [outcome_table(summary, self.outcome)]
         if self.markdown:
             for table in asked:
-                text = f"**{table.title}**\n\n{markdown(table)}\n"
+                text = f"**{table.title}**\n\n{table.markdown()}\n"
                 console.print(text, markup=False, soft_wrap=True)
         else:
             _print(summary, asked)
+            if others := _elsewhere(study, have):
+                console.print(others.removeprefix("; "), markup=False)
         if self.figures is not None:
             _draw(summary, self.figures)
 
@@ -130,21 +132,22 @@ class Run:
 
     def run(self) -> None:
         study = find_study(self.name)
-        plan = Plan(study.at(self.scale, self.trials, self.only), study.choice(self.scale))
+        plan = study.plan(self.scale, self.trials, self.only)
+        engine = Inline() if self.workers == 0 else Processes(self.workers)
+        writable(self.figures / f"{study.name}.png")
         with Store(self.store) as store:
             if self.retry_failed:
                 store.forget_failed(plan.configs())
-            engine = Inline() if self.workers == 0 else Processes(self.workers)
             with watching(plan) as view:
                 ran = run(plan, store, engine, view)
             have = by_key(store.rows(plan.configs()))
         if ran.interrupted:
             console.print("stopped; what is finished is kept, the same command goes on")
-        if not have:
-            sys.exit(130)
-        summary = summarize(study, self.scale, plan, have)
-        _print(summary, tables(summary))
-        _draw(summary, self.figures)
+        if have:
+            with announced(f"summarizing {study.name}"):
+                summary = summarize(study, self.scale, plan, have)
+            _print(summary, summary.tables)
+            _draw(summary, self.figures)
         if ran.interrupted:
             sys.exit(130)
 
@@ -164,8 +167,10 @@ class Export:
 
     def run(self) -> None:
         study = find_study(self.name)
-        with Store(self.store, create=False) as store:
-            rows = store.rows(_configs(study, self.scale))
+        writable(self.csv)
+        scales = SCALES if self.scale is None else (self.scale,)
+        configs = {config for scale in scales for config in study.plan(scale).configs()}
+        rows = [row for row in read_rows(self.store) if row.config in configs]
         if not rows:
             raise McoverError(f"{self.store} has no trial of {self.name}; nothing was written.")
         count = write_csv(rows, self.csv)
@@ -184,7 +189,7 @@ class Import:
     def run(self) -> None:
         rows = read_csv(self.csv)
         with Store(self.store) as store:
-            new = store.put(rows)
+            new = store.put(rows, strict=True)
         console.print(f"{new} trials imported, {len(rows) - new} were there already", markup=False)
 
 
@@ -207,17 +212,21 @@ class StudyVerb:
         self.action.run()
 
 
-def _rows(path: Path) -> list[Row]:
-    if not path.exists():
+def read_rows(path: Path, needed: bool = True) -> list[Row]:
+    """All rows of a store; of a damaged one those that can be trusted, with a warning."""
+    if not needed and not path.exists():
         return []
     with Store(path, create=False) as store:
+        for line in store.damage:
+            errors.print(f"{path} is damaged: {line}", markup=False)
         return store.rows()
 
 
-def _configs(study: Study, scale: Scale | None) -> set[str]:
-    scales = SCALES if scale is None else (scale,)
-    plans = [Plan(study.at(one), study.choice(one)) for one in scales]
-    return {config for plan in plans for config in plan.configs()}
+def _elsewhere(study: Study, have: Rows) -> str:
+    """Which scales have rows."""
+    counts = {scale: study.plan(scale).progress(have)[0] for scale in SCALES}
+    found = ", ".join(f"--scale {scale} has {count:,}" for scale, count in counts.items() if count)
+    return f"; trials by scale: {found}" if found else ""
 
 
 def _cells(plan: Plan) -> Table:
@@ -231,7 +240,7 @@ def _cells(plan: Plan) -> Table:
     return table
 
 
-def _print(summary: Summary, asked: Sequence[Plain]) -> None:
+def _print(summary: Summary, asked: Sequence[TextTable]) -> None:
     for plain in asked:
         table = Table(title=Text(plain.title), title_justify="left", show_edge=False)
         for number, name in enumerate(plain.header):
@@ -250,9 +259,6 @@ def _print(summary: Summary, asked: Sequence[Plain]) -> None:
 
 
 def _draw(summary: Summary, folder: Path) -> None:
-    from mcover.lab.figures.studies import study_figure
-    from mcover.lab.figures.style import save
-
     if all(point.value is None for point in summary.points):
         return
     figure = study_figure(summary)

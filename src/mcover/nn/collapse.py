@@ -14,6 +14,7 @@ from torch.optim.swa_utils import update_bn
 
 from mcover import checks
 from mcover.errors import McoverError
+from mcover.nn import trees
 
 How = Literal["mean", "sign"] | Callable[[Tensor], Tensor]
 Buffers = Literal["average", "first", "recalibrate"]
@@ -25,7 +26,16 @@ def collapse(
     buffers: Buffers = "average",
     loader: Iterable[Any] | None = None,
 ) -> nn.Module:
-    """One model made of all covers, in evaluation mode; see :meth:`Covered.collapse`."""
+    """One model of the base's class and ``state_dict`` keys, in evaluation mode.
+
+    Args:
+        covered: the covered model.
+        how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a stack
+            (M, *shape).
+        buffers: running statistics averaged over covers (counters from the first), taken from the
+            "first" cover, or computed anew on ``loader`` ("recalibrate").
+        loader: training batches for "recalibrate", as for ``torch.optim.swa_utils.update_bn``.
+    """
     method = {"mean": _mean, "sign": _sign}.get(how) if isinstance(how, str) else how
     if not callable(method):
         raise McoverError(f"how is {how!r}; write 'mean', 'sign' or a function of a stack.")
@@ -61,12 +71,41 @@ def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
     return made.to(stack.dtype)
 
 
-def one_cover(covered: Any, index: int) -> nn.Module:
-    """Cover ``index`` as a model by itself, in evaluation mode."""
+def cover(covered: Any, index: int) -> nn.Module:
+    """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
     index = checks.whole("cover", index, -covered.covers, covered.covers - 1)
     stacks = {**covered.stacks(), **covered.state_stacks()}
     rows = {name: stack.detach()[index] for name, stack in stacks.items()}
     return rebuild(covered, rows, index).eval()
+
+
+def ensemble(covered: Any, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
+    """The mean prediction of the M covers as models by themselves, shape (B, ...).
+
+    Of whole numbers and truth values it is the most frequent one, the smallest where several
+    are. ``routed=True`` takes what the covered model itself puts out, routes and all.
+    """
+    if routed:
+        outputs = covered(*args, **kwargs)
+        return trees.map_tensors(lambda y: _average(_split(y, covered.passes)), outputs)
+    each = [cover(covered, index)(*args, **kwargs) for index in range(covered.covers)]
+    return trees.map_tensors(_average, trees.stack(*each))
+
+
+def _average(stack: Tensor) -> Tensor:
+    """The mean over the first axis, or the most frequent of values that have none."""
+    if stack.is_floating_point() or stack.is_complex():
+        return stack.mean(0)
+    return stack.long().mode(0).values.to(stack.dtype)
+
+
+def _split(output: Tensor, passes: int) -> Tensor:
+    """What S passes put along the batch: (M, S·B, ...) to (M·S, B, ...)."""
+    if passes == 1:
+        return output
+    if output.ndim == 2 and output.shape[1] == passes:  # one number from each pass
+        return output.flatten()
+    return output.unflatten(1, (passes, -1)).flatten(0, 1)
 
 
 def rebuild(covered: Any, tensors: Mapping[str, Tensor], index: int = 0) -> nn.Module:
@@ -132,8 +171,8 @@ class Diagnostics:
     relative: NDArray[np.float64]
 
 
-def diagnose(covered: Any) -> Diagnostics:
-    """Overlaps and distances, one tensor at a time."""
+def diagnostics(covered: Any) -> Diagnostics:
+    """Overlaps between covers and their distances from the mean."""
     covers = covered.covers
     gram = torch.zeros(covers, covers, dtype=torch.float64)
     for stack in covered.stacks().values():
@@ -153,11 +192,11 @@ def diagnose(covered: Any) -> Diagnostics:
 
 
 def path_loss(
-    covered: Any, loss: Callable[[nn.Module], float], index: int, points: int = 11
+    covered: Any, loss: Callable[[nn.Module], float], cover: int, points: int = 11
 ) -> NDArray[np.float64]:
-    """``loss(model)`` at evenly spaced models from cover ``index`` (first) to the mean (last)."""
+    """``loss(model)`` at evenly spaced models from a cover (first) to the mean of all (last)."""
     points = checks.whole("points", points, 2)  # the two ends of the path
-    index = checks.whole("cover", index, 0, covered.covers - 1)
+    index = checks.whole("cover", cover, 0, covered.covers - 1)
     stacks = {**covered.stacks(), **covered.state_stacks()}
     values = []
     for share in np.linspace(0, 1, points):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
@@ -18,11 +16,11 @@ from mcover import checks
 from mcover.errors import McoverError
 from mcover.lifting import Directed, Messages, Settings
 from mcover.nn import directed, trees
-from mcover.nn.collapse import Buffers, Diagnostics, How, collapse, diagnose, one_cover, path_loss
+from mcover.nn.collapse import collapse, cover, diagnostics, ensemble, path_loss
 from mcover.nn.files import save
 from mcover.nn.layers import draw_mixer
 from mcover.nn.meetings import Shape, Site
-from mcover.nn.report import Report, report
+from mcover.nn.report import report
 from mcover.nn.running import Runner
 from mcover.progress import announced
 from mcover.routing import draw_indexed_bank
@@ -62,6 +60,11 @@ class Covered(nn.Module):
         redraws: how often the routes were drawn anew.
     """
 
+    # Functions of a covered model, whose stories have files of their own.
+    collapse, cover, ensemble = collapse, cover, ensemble
+    diagnostics, path_loss = diagnostics, path_loss
+    report, save = report, save
+
     route_index: Tensor
     route_table: Tensor
     route_inverse: Tensor
@@ -83,7 +86,6 @@ class Covered(nn.Module):
         self.steps = 0
         self.redraws = 0
         self._drawn = -1  # which draw the routes in force are
-        self._bank: NDArray[Any] | None = None  # these routes, once they were asked for
         self._runner = Runner(self)
         self.draw(0)
 
@@ -107,15 +109,8 @@ class Covered(nn.Module):
             args: what the base model takes, every tensor with the covers first, (M, B, ...).
             kwargs: the same by keyword.
         """
-        given = trees.tensors((args, kwargs))
-        wrong = [t for t in given if t.ndim == 0 or len(t) != self.covers]
-        if wrong or not given:
-            seen = f"a tensor of shape {tuple(wrong[0].shape)}" if wrong else "no tensor"
-            raise McoverError(
-                f"each takes every tensor with the {self.covers} covers first, and got {seen}; "
-                f"write covered.each(x) with x of shape ({self.covers}, B, ...), or covered(x) for "
-                "inputs that all covers share."
-            )
+        otherwise = "covered(x) for inputs"
+        trees.check_covers_first((args, kwargs), self.covers, "each", otherwise)
         return self._runner.forward(args, kwargs, each=True)
 
     @property
@@ -141,10 +136,11 @@ class Covered(nn.Module):
         """Of the directed lift: the cover that α reads source j from, shape (S, sources, M)."""
         if not self.is_directed:
             raise McoverError("routes belong to routing='directed'; see covered.mixers().")
-        if self._bank is None:
-            self._bank = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
-            self._bank.setflags(write=False)
-        return self._bank
+        runner = self._runner
+        if runner.bank is None:
+            runner.bank = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
+            runner.bank.setflags(write=False)
+        return runner.bank
 
     def next_routes(self) -> Routes | None:
         """The routes of the next evaluation, for a model that is evaluated by other code.
@@ -161,7 +157,7 @@ class Covered(nn.Module):
         (3, 10, 5)
         """
         with self._runner.lock:
-            step, number = self._runner.count()
+            step, number = self._runner.advance()
             self.draw(number)
             if not self.is_directed:
                 return None
@@ -200,39 +196,6 @@ class Covered(nn.Module):
         """Fresh routes from the same topology, reproducible from the seed given to ``lift``."""
         self.redraws += 1
         self.draw(self.redraws)
-
-    def collapse(
-        self,
-        how: How = "mean",
-        buffers: Buffers = "average",
-        loader: Iterable[Any] | None = None,
-    ) -> nn.Module:
-        """One model of the base's class and ``state_dict`` keys, in evaluation mode.
-
-        Args:
-            how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a
-                stack (M, *shape).
-            buffers: running statistics averaged over covers (counters from the first), taken
-                from the "first" cover, or computed anew on ``loader`` ("recalibrate").
-            loader: training batches for "recalibrate", as for ``torch.optim.swa_utils.update_bn``.
-        """
-        return collapse(self, how, buffers, loader)
-
-    def cover(self, index: int) -> nn.Module:
-        """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
-        return one_cover(self, index)
-
-    def ensemble(self, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
-        """The mean prediction of the M covers as models by themselves, shape (B, ...).
-
-        Of whole numbers and truth values it is the most frequent one, the smallest where several
-        are. ``routed=True`` takes what the covered model itself puts out, routes and all.
-        """
-        if routed:
-            outputs = self(*args, **kwargs)
-            return trees.map_tensors(lambda y: _average(_split(y, self.passes)), outputs)
-        each = [self.cover(index)(*args, **kwargs) for index in range(self.covers)]
-        return trees.map_tensors(_average, trees.stack(*each))
 
     def parameter_groups(self, **options: Any) -> list[dict[str, Any]]:
         """Parameters for an optimizer that decays matrices but not biases and norms.
@@ -292,27 +255,6 @@ class Covered(nn.Module):
         """The modules of a cover with other tensors, by the ids of those in ``net``."""
         return self._runner.copies.apart(index, tensors)
 
-    def diagnostics(self) -> Diagnostics:
-        """Overlaps between covers and their distances from the mean."""
-        return diagnose(self)
-
-    def path_loss(
-        self, loss: Callable[[nn.Module], float], cover: int, points: int = 11
-    ) -> NDArray[np.float64]:
-        """``loss(model)`` along the straight path from a cover to the mean of all."""
-        return path_loss(self, loss, cover, points)
-
-    def report(self, *args: Any, **kwargs: Any) -> Report:
-        """What was lifted, mixed, copied or shared, and what it costs; print it for a table.
-
-        With an example of the model's inputs the cost is counted on it, otherwise estimated.
-        """
-        return report(self, *args, **kwargs)
-
-    def save(self, path: str | Path) -> Path:
-        """Writes a file with the ending .safetensors, which :func:`mcover.nn.load` reads."""
-        return save(self, path)
-
     def get_extra_state(self) -> Tensor:
         """The seed, and how far the routes have been gone through: part of ``state_dict``."""
         entropy: Any = self.seed.entropy
@@ -359,7 +301,7 @@ class Covered(nn.Module):
         for name, tensor in drawn.items():
             # A new tensor, not new values: the backward of earlier forwards reads the old one.
             self.register_buffer(name, tensor, persistent=False)
-        self._drawn, self._bank = number, None
+        self._drawn, self._runner.bank = number, None
 
     def _drawn_anew(self, number: int) -> dict[str, Tensor]:
         """Routes or mixers of a draw, by the names of their buffers."""
@@ -398,19 +340,3 @@ def _held(net: nn.Module, name: str) -> Tensor:
     prefix, _, own = name.rpartition(".")
     held: Tensor = getattr(net.get_submodule(prefix), own)
     return held
-
-
-def _average(stack: Tensor) -> Tensor:
-    """The mean over the first axis, or the most frequent of values that have none."""
-    if stack.is_floating_point() or stack.is_complex():
-        return stack.mean(0)
-    return stack.long().mode(0).values.to(stack.dtype)
-
-
-def _split(output: Tensor, passes: int) -> Tensor:
-    """What S passes put along the batch: (M, S·B, ...) to (M·S, B, ...)."""
-    if passes == 1:
-        return output
-    if output.ndim == 2 and output.shape[1] == passes:  # one number from each pass
-        return output.flatten()
-    return output.unflatten(1, (passes, -1)).flatten(0, 1)

@@ -24,7 +24,7 @@ from mcover.nn.kernels import pool
 
 _TILE = 1024  # elements of a cover at a time: those of a few covers fit the first-level cache
 _CHOICES = 5  # covers that one expression chooses from; beyond, each element is looked up
-_PART = 2**17  # elements of all covers from which another thread pays
+_PART = 2**17  # elements of all covers that are worth a thread
 # Loops move bits: they are compiled for the size of an element, and not for its type.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -50,6 +50,25 @@ def slices(stacks: Mapping[str, Tensor], granularity: Granularity) -> Iterator[t
         count = sources(stack.shape[1:], granularity)
         yield name, slice(start, start + count)
         start += count
+
+
+def virtual_models(
+    stacks: Mapping[str, Tensor],
+    granularity: Granularity,
+    index: Tensor,
+    table: Tensor,
+    inverse_table: Tensor,
+) -> list[Sequence[Tensor]]:
+    """The tensors of the M virtual models of one destination, stack by stack.
+
+    Shape: index (sources,) of all stacks, tables (K, M); for each stack M tensors (*shape).
+    """
+    rows: list[Sequence[Tensor]] = []
+    for name, span in slices(stacks, granularity):
+        stack = stacks[name]
+        per = stack[0].numel() // max(1, span.stop - span.start)
+        rows.append(gather(stack, index[span], table, inverse_table, per))
+    return rows
 
 
 def gather(
@@ -142,8 +161,8 @@ def _read_into(
             "a route a weight."
         )
     if fits_loops(given, index):
-        rows, columns = index.contiguous().numpy(), table.T.contiguous().numpy()
-        _in_parts(_words(given), _words(out), rows, columns, per)
+        each = np.repeat(index.numpy(), per) if per > 1 else index.contiguous().numpy()
+        _in_parts(_words(given), _words(out), each, table.T.contiguous().numpy())
         return
     stacked = torch.stack([t.reshape(len(index), per) for t in given])
     routes = table[index.long()].T.long().unsqueeze(-1)
@@ -168,21 +187,12 @@ def _words(tensors: Sequence[Tensor]) -> Arrays:
     return tuple([t.detach().view(word).numpy().reshape(-1) for t in tensors])
 
 
-def _in_parts(
-    read: Arrays, written: Arrays, index: NDArray[Any], columns: NDArray[Any], per: int
-) -> None:
-    """Moves all sources, on several threads where there are many."""
-    sources, elements = len(index), len(index) * per * len(read)
-    if per > 1:
-        work = partial(_copy_runs, read, written, index, columns, per)
-    else:
-        loop = _choose if len(read) <= _CHOICES else _look_up
-        work = partial(loop, read, written, index, columns)
-    if elements < 2 * _PART:
-        work(0, sources)
-        return
-    parts = min(torch.get_num_threads(), elements // _PART, sources)
-    ends = [sources * part // parts for part in range(parts + 1)]
+def _in_parts(read: Arrays, written: Arrays, index: NDArray[Any], columns: NDArray[Any]) -> None:
+    """Moves all elements, on several threads where there are many."""
+    loop = _choose if len(read) <= _CHOICES else _look_up
+    work = partial(loop, read, written, index, columns)
+    parts = max(1, min(torch.get_num_threads(), len(index) * len(read) // _PART))
+    ends = [len(index) * part // parts for part in range(parts + 1)]
     others = [pool(parts - 1).submit(work, start, stop) for start, stop in pairwise(ends[1:])]
     work(0, ends[1])
     for other in others:
@@ -251,24 +261,3 @@ def _look_up(
             for k in range(last - first):
                 i = np.uintp(k)  # unsigned: no test whether it counts from the end
                 out[i] = near[column[here[i]], i]
-
-
-@_compiled
-def _copy_runs(
-    read: Arrays,
-    written: Arrays,
-    index: NDArray[Any],
-    columns: NDArray[Any],
-    per: int,
-    start: int,
-    stop: int,
-) -> None:
-    """As :func:`_look_up`, where ``per`` consecutive elements share a route."""
-    for alpha in range(len(written)):
-        column, out = columns[alpha], written[alpha]
-        for beta in range(len(read)):  # covers outside: to look one up costs more than to compare
-            row = read[beta]
-            for i in range(start, stop):
-                if column[index[i]] == beta:
-                    for j in range(np.uintp(i * per), np.uintp((i + 1) * per)):
-                        out[j] = row[j]

@@ -48,13 +48,18 @@ def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
         shapes: takes a layer and gives the :class:`Shape` of each mixer that it needs; none for a
             layer that is not to mix.
     """
-    name = kind if isinstance(kind, str) else full_name(kind)
+    name = full_name(kind) if isinstance(kind, type) and issubclass(kind, nn.Module) else kind
+    parts = name.split(".") if isinstance(name, str) else []
+    if len(parts) < 2:
+        raise McoverError(
+            f"kind is {kind!r}; write a class of layers, or its full name 'package.module.Class'."
+        )
     if not callable(shapes):
         raise McoverError(
             f"shapes is {shapes!r}; write a function of a layer, e.g. "
             "lambda layer: [mcover.nn.Shape(layer.out_features, layer.in_features)]."
         )
-    _KINDS[name] = shapes
+    _KINDS[".".join(parts)] = shapes
 
 
 def shapes_of(layer: nn.Module) -> Sequence[Shape]:

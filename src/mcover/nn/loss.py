@@ -57,7 +57,7 @@ def cover_loss(
         raise McoverError("cover_loss takes what the covered model returned: covers come first.")
     covers = len(leaves[0])
     if each:
-        _check_each(target, covers)
+        trees.check_covers_first(target, covers, "each=True", "each=False for a target")
         targets = [_repeated(leaves[0], own) for own in _by_cover(target, covers)]
     else:
         targets = [_repeated(leaves[0], target)] * covers
@@ -99,17 +99,6 @@ def _by_cover(tree: Any, covers: int) -> list[Any]:
     """The same tree for each cover."""
     # One at a time: a loss may write into what it is given, but not into parts of an unbind.
     return [trees.map_tensors(operator.itemgetter(cover), tree) for cover in range(covers)]
-
-
-def _check_each(target: Any, covers: int) -> None:
-    tensors = trees.tensors(target)
-    wrong = [t for t in tensors if t.ndim == 0 or len(t) != covers]
-    if wrong or not tensors:
-        seen = f"a tensor of shape {tuple(wrong[0].shape)}" if wrong else "no tensor"
-        raise McoverError(
-            f"each=True takes a target with the {covers} covers first, and got {seen}; write a "
-            f"target of shape ({covers}, B, ...), or each=False for one that all covers share."
-        )
 
 
 def _repeated(output: Tensor, target: Any) -> Any:

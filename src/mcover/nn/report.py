@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from mcover.lifting import Settings
-from mcover.nn.collapse import one_cover
+from mcover.nn.collapse import cover
 from mcover.nn.mixing import plain
 from mcover.topology import Facts
 
@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What :meth:`Covered.report` returns; printed, it is a table.
+    """What :func:`report` returns; printed, it is a table.
 
     Attributes:
         settings: what was asked for.
@@ -92,8 +92,11 @@ class Report:
         ])  # fmt: skip
 
 
-def report(covered: Any, *args: Any, **kwargs: Any) -> Report:
-    """See :meth:`Covered.report`."""
+def report(covered: Any, /, *args: Any, **kwargs: Any) -> Report:
+    """What was lifted, mixed, copied or shared, and what it costs; print it for a table.
+
+    With an example of the model's inputs the cost is counted on it, otherwise estimated.
+    """
     given = bool(args or kwargs)
     flops = _flops(covered, args, kwargs) if given else 0
     stacks = {id(stack) for stack in covered.stacks().values()}
@@ -118,13 +121,13 @@ def report(covered: Any, *args: Any, **kwargs: Any) -> Report:
     crossing = sum(m.shape[-4] * m.shape[-3] * covered.covers**2 for m in covered.mixers().values())
     cost = passes * (products + crossing) / sum(row.parameters for row in rows)
     if given:
-        cost = flops / max(_flops(one_cover(covered, 0), args, kwargs), 1)
+        cost = flops / max(_flops(cover(covered, 0), args, kwargs), 1)
     return Report(
         covered.settings,
         tuple(rows),
         base,
         sum(value.numel() for value in every.values()),
-        _bytes(_held(covered)) - _bytes(_held(one_cover(covered, 0))),
+        _bytes(_held(covered)) - _bytes(_held(cover(covered, 0))),
         cost,
         given,
         covered.settings.topology.facts(covered.covers),

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mcover.errors import McoverError, McoverWarning
@@ -35,6 +36,7 @@ class Runner:
         current: what layers look up in the pass that runs.
         pending: whether a backward may still run the copies once more.
         checked: whether layers that mix were called as such.
+        bank: the routes in force of a directed lift, once they were asked for.
     """
 
     copies: Copies
@@ -51,6 +53,7 @@ class Runner:
         self.counted = Counted()
         self.pending = [False]
         self.checked = False
+        self.bank: NDArray[Any] | None = None
 
     @functools.cached_property
     def sites(self) -> dict[str, Site]:
@@ -78,15 +81,16 @@ class Runner:
         with self.lock:
             step, number = self.count((args, kwargs))
             covered.draw(number)
-            given = trees.tensors((args, kwargs))
+            run = functools.partial(self._all, (args, kwargs), step, each)
             changes = self.changes_inputs.get(covered.training)
             if each or changes or covered.covers == 1:
-                return self._all(args, kwargs, each, step, own=bool(changes) and not each)
+                return run(own=bool(changes) or covered.passes > 1)
+            given = trees.tensors((args, kwargs))
             before = None
             if changes is None:
                 before = Before(given, covered.state_stacks().values(), self.copies)
             untouched = versions(given)
-            outputs = self._all(args, kwargs, each, step, own=False)
+            outputs = run(own=False)
             changed = versions(given) != untouched
             if before is not None:
                 self.changes_inputs[covered.training] = changed
@@ -98,18 +102,20 @@ class Runner:
                     "covers share the input; write x = x.clone() where its forward begins."
                 )
             before.restore()
-            return self._all(args, kwargs, each, step, own=True)
+            return run(own=True)
 
-    def _all(self, args: Any, kwargs: Any, each: bool, step: int, *, own: bool) -> Any:
-        """All passes of a forward, with the inputs of each cover."""
+    def _all(self, whole: Any, step: int, each: bool, *, own: bool) -> Any:
+        """All passes of a forward; ``own`` where covers may write to their inputs."""
 
-        def of(index: int) -> Any:
-            if each:
-                return trees.map_tensors(lambda tensor: tensor[index], (args, kwargs))
-            return trees.map_tensors(torch.clone if own else _same, (args, kwargs))
+        def given(cover: int, tensor: Tensor) -> Tensor:
+            tensor = tensor[cover] if each else tensor
+            return tensor.clone() if own else tensor
 
-        inputs = [of(index) for index in range(self.covered.covers)]
-        outputs = [self._pass(which, inputs) for which in self.turn(step)]
+        covers = [functools.partial(given, cover) for cover in range(self.covered.covers)]
+        outputs = [
+            self._pass(which, [trees.map_tensors(of, whole) for of in covers])
+            for which in self.turn(step)
+        ]
         return outputs[0] if len(outputs) == 1 else trees.merge(_along_batch, *outputs)
 
     def _pass(self, which: int, inputs: Sequence[Any]) -> Any:
@@ -119,9 +125,16 @@ class Runner:
             copies.renew()
         else:
             copies.release()
-        stacks, state = list(covered.stacks().values()), list(covered.state_stacks().values())
-        rows = self._rows(stacks, which)
-        self.current.begin([*stacks, *state], [*rows, *(stack.unbind() for stack in state)])
+        stacks, state = covered.stacks(), list(covered.state_stacks().values())
+        how = covered.settings.routing
+        if isinstance(how, Directed):
+            tables = covered.route_table, covered.route_inverse
+            index = covered.route_index[which]
+            rows = directed.virtual_models(stacks, how.granularity, index, *tables)
+        else:
+            rows = [stack.unbind() for stack in stacks.values()]
+        rows += [stack.unbind() for stack in state]
+        self.current.begin([*stacks.values(), *state], rows)
         self.current.mixers = {
             place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
             for place, mixer in covered.mixers().items()
@@ -148,22 +161,6 @@ class Runner:
         self.pending = mark_until_backward(trees.tensors(result))
         return result
 
-    def _rows(self, stacks: list[Tensor], which: int) -> list[Sequence[Tensor]]:
-        """The rows of each stack as the covers see them, along the routes of a destination."""
-        covered = self.covered
-        how = covered.settings.routing
-        if not isinstance(how, Directed):
-            return [stack.unbind() for stack in stacks]
-        spans = directed.slices(covered.stacks(), how.granularity)
-        tables = covered.route_table, covered.route_inverse
-        return [
-            directed.gather(
-                stack, covered.route_index[which, span], *tables,
-                per=stack[0].numel() // (span.stop - span.start),
-            )
-            for stack, (_, span) in zip(stacks, spans, strict=True)
-        ]  # fmt: skip
-
     def _shared_buffers(self) -> dict[str, Tensor]:
         own = set(self.covered.state)
         named = self.covered.net.named_buffers()
@@ -175,21 +172,26 @@ class Runner:
         size = len(self.covered.route_index) if self.covered.is_directed else count
         return [(step * count + k) % size for k in range(count)]
 
-    def count(self, inputs: Any = ()) -> tuple[int, int]:
+    def count(self, inputs: Any) -> tuple[int, int]:
         """Step and draw of this forward; one that is computed again gets those that it had."""
+        if not self.covered.training:
+            return self.advance()
+        known = self.counted.find(self.covered.parameters(), inputs)
+        if known is None:
+            known = self.advance()
+            self.counted.add(known)
+        return known
+
+    def advance(self) -> tuple[int, int]:
+        """Step and draw of the next evaluation; one in training mode is counted."""
         covered = self.covered
         if not covered.training:
             return covered.steps, covered.redraws
-        known = self.counted.find(covered.parameters(), inputs)
-        if known is not None:
-            return known
         every = covered.settings.routing.redraw_every
         if every is not None and covered.steps and covered.steps % every == 0:
             covered.redraws += 1
-        now = covered.steps, covered.redraws
         covered.steps += 1
-        self.counted.add(now)
-        return now
+        return covered.steps - 1, covered.redraws
 
     def _check_meetings(self) -> None:
         """Refuses, or says, that layers which seemed to mix were not called as such."""
@@ -295,10 +297,6 @@ def _address(tensor: Tensor) -> int:
         return tensor.data_ptr()
     except RuntimeError:  # of a transform, without memory of its own
         return id(tensor)
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _along_batch(*outputs: Any) -> Any:

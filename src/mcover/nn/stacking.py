@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -44,22 +44,14 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
                 "ones are lifted only by name; write select=[...], or requires_grad_(True)."
             )
         return trained
-    everywhere = list(model.named_parameters(remove_duplicate=False))
-    found: dict[str, set[int]]
+    everywhere = dict(model.named_parameters(remove_duplicate=False))
     if callable(select):
         inside = {name for name, module in model.named_modules() if select(name, module)}
-        found = {"the predicate": {id(v) for n, v in everywhere if inside & set(_ancestors(n))}}
+        found = {"the predicate": [name for name in everywhere if inside & {*_ancestors(name)}]}
     else:
-        found = {
-            repr(pattern): {id(value) for name, value in everywhere if _matches(name, [pattern])}
-            for pattern in _patterns("select", select)
-        } or {"an empty list": set()}
-    lost = [what for what, ids in found.items() if not ids]
-    if lost:
-        raise McoverError(
-            f"select: {', '.join(lost)} matches no parameters. Available: {_available(model)}."
-        )
-    chosen = set().union(*found.values())
+        found = _matched("select", select, everywhere) or {"an empty list": []}
+    _refuse_lost("select", found, "parameters", _available(model))
+    chosen = {id(everywhere[name]) for names in found.values() for name in names}
     named = {name: value for name, value in model.named_parameters() if id(value) in chosen}
     for name, value in named.items():
         if not value.is_floating_point() and not value.is_complex():
@@ -75,26 +67,32 @@ def kept_buffers(model: nn.Module, buffers: str | Sequence[str] | None) -> list[
     names = [name for name, value in model.named_buffers() if value.layout == torch.strided]
     if buffers is None:
         return names
-    patterns = _patterns("buffers", buffers)
-    for pattern in patterns:
-        if not any(_matches(name, [pattern]) for name in names):
-            raise McoverError(
-                f"buffers: {pattern!r} matches no buffer. Available: {names or 'none'}."
-            )
-    return [name for name in names if _matches(name, patterns)]
+    found = _matched("buffers", buffers, names)
+    _refuse_lost("buffers", found, "buffer", ", ".join(names) or "none")
+    chosen = set().union(*found.values())
+    return [name for name in names if name in chosen]
 
 
-def _patterns(argument: str, given: Any) -> list[str]:
+def _matched(argument: str, given: Any, names: Iterable[str]) -> dict[str, list[str]]:
+    """For each pattern the tensors whose name, or that of a module around them, it matches."""
     patterns = [given] if isinstance(given, str) else given
-    if not isinstance(patterns, Sequence) or not all(isinstance(one, str) for one in patterns):
+    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) and p for p in patterns):
         raise McoverError(f"{argument} is {given!r}; write names or globs, e.g. ['head.*'].")
-    return list(patterns)
+    around = {name: [name, *_ancestors(name)] for name in names}
+    return {
+        repr(p): [name for name, of in around.items() if any(fnmatchcase(n, p) for n in of)]
+        for p in patterns
+    }
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a pattern matches a tensor's name or that of a module around it."""
-    candidates = [name, *_ancestors(name)]
-    return any(fnmatchcase(candidate, pattern) for pattern in patterns for candidate in candidates)
+def _refuse_lost(
+    argument: str, found: Mapping[str, Sequence[str]], what: str, available: str
+) -> None:
+    lost = [pattern for pattern, names in found.items() if not names]
+    if lost:
+        raise McoverError(
+            f"{argument}: {', '.join(lost)} matches no {what}. Available: {available}."
+        )
 
 
 def _ancestors(name: str) -> list[str]:

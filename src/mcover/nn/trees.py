@@ -35,6 +35,18 @@ def leaves(tree: Any) -> Iterator[Any]:
         yield tree
 
 
+def check_covers_first(tree: Any, covers: int, what: str, otherwise: str) -> None:
+    """Refuses a tree without tensors, or with one that does not have the covers first."""
+    given = tensors(tree)
+    wrong = [t for t in given if t.ndim == 0 or len(t) != covers]
+    if wrong or not given:
+        seen = f"a tensor of shape {tuple(wrong[0].shape)}" if wrong else "no tensor"
+        raise McoverError(
+            f"{what} takes every tensor with the {covers} covers first, and got {seen}; write "
+            f"tensors of shape ({covers}, B, ...), or {otherwise} that all covers share."
+        )
+
+
 def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
     """The same tree in new containers, with ``function(tensor)`` in the place of each tensor."""
     return merge(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)

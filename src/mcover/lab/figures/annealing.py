@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mcover.annealing.result import AnnealResult, Trajectory
+from mcover.annealing import AnnealResult, Trajectory
 from mcover.lab.figures.style import COLOURS
 
 if TYPE_CHECKING:
@@ -54,16 +54,6 @@ def comparison_figure(
         _draw_outcomes(panels[len(shown)], outcomes)
     for axes in panels[count:]:
         axes.set_visible(False)
-    return figure
-
-
-def outcome_figure(outcomes: Mapping[str, NDArray[np.float64]], title: str) -> Figure:
-    """The outcome ε_g of every trial, method by method."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(1.5 * len(outcomes) + 1, 4.8), layout="constrained")
-    figure.suptitle(title)
-    _draw_outcomes(figure.subplots(), outcomes)
     return figure
 
 

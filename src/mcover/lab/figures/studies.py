@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mcover.lab.figures.style import COLOURS
+from mcover.lab.figures.style import COLOURS, LINE, POINT
 from mcover.lab.studies.kinds import find_kind
-from mcover.lab.studies.report.axes import FAR
 from mcover.lab.studies.summary import Point, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Transform
 
 COLUMN = 3.4
 """Width of a column of the paper, in inches."""
@@ -25,7 +25,15 @@ _PAGE = 7.0
 _MARKERS = "osD^vP"
 _LINES = ("-", "--", "-.", ":")
 _APART = 2.5
-"""Points between lines of a sweep, so that their intervals can be told apart."""
+"""Points between lines of a sweep, so that their intervals do not cover each other."""
+_FAR = 0.6
+"""Least share of the largest value from which on a common zero would hide what differs."""
+_SCREEN = 3.9
+"""Width of a panel on a page: its print is legible on a phone."""
+_CURVE: Any = {"markersize": 3.5, "linewidth": 1.1, "elinewidth": 0.9, "capsize": 1.5}
+_MEAN: Any = {"color": "0.1", "marker": "|", "markersize": 8, "capsize": 2, "linewidth": 1.1}
+_PUBLISHED: Any = {"marker": "s", "markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
+_PUBLISHED |= {"elinewidth": 0.7, "capsize": 2, "zorder": 3}
 _FONT: Any = {"font.size": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
 _FONT |= {"legend.fontsize": 7, "axes.titlesize": 8, "figure.titlesize": 8, "pdf.fonttype": 42}
 
@@ -35,36 +43,67 @@ def study_figure(summary: Summary) -> Figure:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    panels = {
-        name: shown
-        for name, points in summary.panels.items()
-        if (shown := [point for point in points if point.value is not None])
-    }
+    panels = _panels(summary)
     columns = 1 if len(panels) == 1 else 2
     lines = -(-len(panels) // columns)
-    height = _HEIGHT
-    if summary.study.picture == "outcomes":
-        height = 0.7 + _STRIP * max(map(len, panels.values()))
+    height = max(_height(summary, points) for points in panels.values())
     with rc_context(_FONT):
         width = COLUMN if columns == 1 else _PAGE
         figure = Figure(figsize=(width, height * lines + 0.45), layout="constrained")
         figure.suptitle(f"{summary.study.title}\n{_trials(summary)}", wrap=True)
-        grid = figure.subplots(lines, columns, squeeze=False)
-        share = summary.study.picture == "lines"
-        for axes, (name, points) in zip(grid.ravel(), panels.items(), strict=False):
-            if summary.study.picture == "outcomes":
-                _draw_outcomes(axes, points)
-            else:
-                _draw_lines(axes, summary, points)
+        grid = figure.subplots(lines, columns, squeeze=False).ravel()
+        for axes, (name, points) in zip(grid, panels.items(), strict=False):
+            _draw(axes, summary, points)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
             if name:
                 axes.set_title(name)
-        for axes in grid.ravel()[len(panels) :]:
+        for axes in grid[len(panels) :]:
             axes.set_visible(False)
-        if share and len(panels) > 1:
-            top = max(axes.get_ylim()[1] for axes in grid.ravel()[: len(panels)])
-            for axes in grid.ravel()[: len(panels)]:
+        if summary.study.picture == "lines" and len(panels) > 1:
+            top = max(axes.get_ylim()[1] for axes in grid[: len(panels)])
+            for axes in grid[: len(panels)]:
                 axes.set_ylim(top=top)
     return figure
+
+
+def panel_figure(summary: Summary, points: Sequence[Point]) -> Figure:
+    """One panel for a page; its points are named by their number, for ``style.inline_svg``."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_FONT):
+        size = (_SCREEN, _height(summary, points) + 0.2)
+        figure = Figure(figsize=size, layout="constrained")
+        _draw(figure.subplots(), summary, points, named=True)
+        if figure.axes[0].get_legend_handles_labels()[0]:
+            figure.legend(loc="outside lower center", ncols=2, frameon=False, handlelength=2.2)
+    return figure
+
+
+def _panels(summary: Summary) -> dict[str, list[Point]]:
+    found = {
+        name: [point for point in points if point.value is not None]
+        for name, points in summary.panels.items()
+    }
+    return {name: points for name, points in found.items() if points}
+
+
+def _height(summary: Summary, points: Sequence[Point]) -> float:
+    return 0.7 + _STRIP * len(points) if summary.study.picture == "outcomes" else _HEIGHT
+
+
+def _draw(axes: Axes, summary: Summary, points: Sequence[Point], named: bool = False) -> None:
+    if summary.study.picture == "outcomes":
+        _draw_outcomes(axes, points, named)
+    else:
+        _draw_lines(axes, summary, points, named)
+
+
+def _name(axes: Axes, point: int, x: float, y: float, **how: Any) -> None:
+    """Marks what a reader can point at: unseen in print, a halo on a page."""
+    how |= {"markersize": 11, "alpha": 0, "clip_on": False, "zorder": 9}
+    axes.plot([x], [y], "o", gid=f"{POINT}{point}", **how)
 
 
 def _trials(summary: Summary) -> str:
@@ -74,7 +113,7 @@ def _trials(summary: Summary) -> str:
     return f"n = {n} trials a point{scale}; mean, 95 % interval"
 
 
-def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
+def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bool) -> None:
     """Means with intervals against what is swept; published values as hollow squares."""
     growth = summary.study.picture == "growth"
     # A line has the same colour in every panel, and stands a little beside the others.
@@ -90,21 +129,14 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
         colour, marker, line = styles[series]
         beside = 0.0 if growth else _APART * (number - middle_one)
         x, (middle, low, high) = _curve(of)
-        drawn = axes.errorbar(
-            x,
-            middle,
-            yerr=[middle - low, high - middle],
-            color=colour,
-            marker=marker,
-            linestyle=line,
-            markersize=3.5,
-            linewidth=1.1,
-            elinewidth=0.9,
-            capsize=1.5,
-            label=series,
-        )
-        _push(axes, drawn, beside)
+        how: Any = {"color": colour, "marker": marker, "linestyle": line, "label": series}
+        drawn = axes.errorbar(x, middle, yerr=[middle - low, high - middle], **_CURVE, **how)
+        shift = _push(axes, drawn, beside)
+        drawn[0].set_gid(f"{LINE}{COLOURS.index(colour)}")
         for point in of:
+            if named and point.value is not None and point.cell.x is not None:
+                place = point.cell.x, point.value.value
+                _name(axes, points.index(point), *place, transform=shift)
             if point.cell.published is not None and point.cell.x is not None:
                 known = point.cell.published
                 mark = _mark(axes, point.cell.x, known.value, colour, yerr=known.half_width)
@@ -122,19 +154,19 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         axes.set_ylim(low, high * (high / low) ** 0.45)  # room for the legend above the lines
-    elif axes.dataLim.y0 < FAR * axes.dataLim.y1:
+    elif axes.dataLim.y0 < _FAR * axes.dataLim.y1:
         axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25, linewidth=0.5)
-    axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
 
 
-def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> None:
+def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> Transform:
     """Moves what was drawn to the right, by points of print whatever the scale of the axis."""
     from matplotlib.transforms import ScaledTranslation
 
-    shift = ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)
+    shift = axes.transData + ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)
     for artist in drawn.get_children():
-        artist.set_transform(axes.transData + shift)
+        artist.set_transform(shift)
+    return shift
 
 
 def _axis(points: Sequence[Point]) -> str:
@@ -155,7 +187,7 @@ def _mark_swept(axes: Axes, ticks: list[float]) -> None:
         axes.minorticks_off()
 
 
-def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
+def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
     """A strip for each method: every trial a dot, the mean with its interval; the paper's below."""
     for at, (colour, point) in enumerate(zip(cycle(COLOURS), points, strict=False)):
         values = np.array(list(point.values.values()))
@@ -165,16 +197,10 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
         value = point.value
         if value is None:
             continue
-        axes.errorbar(
-            [value.value],
-            [at],
-            xerr=[[value.value - value.low], [value.high - value.value]],
-            color="0.1",
-            marker="|",
-            markersize=8,
-            capsize=2,
-            linewidth=1.1,
-        )
+        span = [[value.value - value.low], [value.high - value.value]]
+        axes.errorbar([value.value], [at], xerr=span, **_MEAN)
+        if named:
+            _name(axes, at, value.value, at)
         if point.cell.published is not None:
             known = point.cell.published
             label = f"paper, {known.where}"
@@ -185,22 +211,8 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
     axes.set_ylim(len(points) - 0.4, -0.6)
     axes.set_xlabel(_axis(points))
     axes.grid(axis="x", alpha=0.25, linewidth=0.5)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
 
 
 def _mark(axes: Axes, x: float, y: float, colour: str, **more: Any) -> ErrorbarContainer:
     """A published value with its half-width, along x or y."""
-    return axes.errorbar(
-        [x],
-        [y],
-        color=colour,
-        marker="s",
-        markersize=4,
-        markerfacecolor="none",
-        linestyle="none",
-        elinewidth=0.7,
-        capsize=2,
-        zorder=3,
-        **more,
-    )
+    return axes.errorbar([x], [y], color=colour, **_PUBLISHED, **more)

@@ -1,15 +1,14 @@
 """Each table and figure of the paper as a frozen study; runner, store, statistics, report."""
 
 from mcover.lab.studies.catalogue import STUDIES, find_study
-from mcover.lab.studies.plan import Plan
-from mcover.lab.studies.runner import run
+from mcover.lab.studies.runner import Engine, Inline, Processes, run
 from mcover.lab.studies.store import Store
-from mcover.lab.studies.study import Study
+from mcover.lab.studies.study import Plan, Study
 from mcover.lab.studies.summary import Summary, summarize
-from mcover.lab.studies.workers import Inline, Processes
 
 __all__ = [
     "STUDIES",
+    "Engine",
     "Inline",
     "Plan",
     "Processes",

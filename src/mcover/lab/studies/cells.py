@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from mcover.errors import McoverError
 from mcover.lab.studies.published import Published
@@ -29,7 +29,9 @@ class Trial(Protocol):
     trial could do without (data that are not here, a package that is not installed).
     """
 
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """Name of the class (a ClassVar), by which its outcomes are known."""
 
     def run(self, seed: int) -> dict[str, float]:
         """Finite numbers by name."""
@@ -37,8 +39,6 @@ class Trial(Protocol):
 
 def settings_of(trial: Trial) -> dict[str, Any]:
     """What a row keeps of a trial beside its kind: the fields that differ from their defaults."""
-    if hasattr(trial, "__plain__"):
-        return dict(trial.__plain__())
     plain: dict[str, Any] = to_plain(trial)
     return {name: value for name, value in plain.items() if name != "kind"}
 
@@ -94,20 +94,6 @@ class Cell:
         return config_of(self.trial)
 
 
-@dataclass(frozen=True)
-class Job:
-    """One trial: what a worker is handed."""
-
-    trial: Trial = field(hash=False, compare=False)
-    config: str
-    seed: int
-    label: str = field(default="", compare=False)
-
-    @property
-    def key(self) -> Key:
-        return self.config, self.seed
-
-
 def canonical(settings: Plain) -> str:
     """JSON with one spelling for equal settings: sorted names, 2.0 written as 2.
 
@@ -122,18 +108,22 @@ def canonical(settings: Plain) -> str:
             ensure_ascii=False,
             allow_nan=False,
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise McoverError(
-            f"settings {settings!r} cannot be written as JSON ({error}); use finite numbers, text, "
-            "lists and dicts."
+            f"settings cannot be written as JSON ({error}); use finite numbers, text, lists and "
+            "dicts, not nested deeply."
         ) from error
     return text
 
 
 def config_hash(kind: str, settings: Plain) -> str:
     """What finds the rows of a computation again."""
-    text = f"{kind} {canonical(settings)}"
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    return text_hash(kind, canonical(settings))
+
+
+def text_hash(kind: str, text: str) -> str:
+    """The same of settings that are canonical text already."""
+    return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:_DIGITS]
 
 
 def config_of(trial: Trial) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 
 from rich.console import Group
 from rich.live import Live
@@ -14,13 +15,15 @@ from rich.text import Text
 from mcover import progress, statistics
 from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.kinds import find_kind
-from mcover.lab.studies.plan import Plan, by_key
-from mcover.lab.studies.rows import Row
+from mcover.lab.studies.rows import Row, by_key
 from mcover.lab.studies.runner import View
+from mcover.lab.studies.study import Plan
+from mcover.lab.studies.tables import NOTHING, text
 
 _PLAIN_SECONDS = 10.0  # between lines where nobody watches a terminal
 _REFRESH_SECONDS = 0.5
 _FRAME = 7  # lines of the view that are not cells
+_COLUMNS = 80  # of a plain line
 
 
 class Watch(View):
@@ -50,21 +53,24 @@ class Watch(View):
             self._shown = time.monotonic()
             last = max(self._touched, key=lambda config: self._touched[config], default=None)
             named = [cell for cell in self._cells() if cell.config == last]
-            latest = f"; {named[0].label}: {self.estimate(named[0])}" if named else ""
-            progress.errors.print(self.headline(running) + latest, markup=False)
+            progress.errors.print(self.headline(running), markup=False)
+            if named:
+                value = self.estimate(named[0])
+                label = shorten(named[0].label, _COLUMNS - len(value) - 4, placeholder="…")
+                progress.errors.print(f"  {label}: {value}", markup=False)
 
     def headline(self, running: int) -> str:
         """Trials done and time left."""
         done = self._before + self._new
         failed = sum(row.status == "failed" for row in self._rows.values())
-        text = f"{done}/{self._total} trials"
-        text += f", {failed} failed" if failed else ""
-        text += f", {running} running"
+        said = f"{done}/{self._total} trials"
+        said += f", {failed} failed" if failed else ""
+        said += f", {running} running"
         elapsed = time.monotonic() - self._begin
         if self._new:
             left = elapsed / self._new * (self._total - done)
-            text += f", {_clock(elapsed)} so far, about {_clock(left)} left"
-        return text
+            said += f", {_clock(elapsed)} so far, about {_clock(left)} left"
+        return said
 
     def estimate(self, cell: Cell) -> str:
         """The running mean of a cell with its interval and n."""
@@ -75,9 +81,9 @@ class Watch(View):
             if row.config == cell.config and row.status == "done"
         ]
         if not values:
-            return "–"
+            return NOTHING
         found = statistics.mean(values)
-        return f"{found:{metric.spec}} (n = {found.n})"
+        return f"{text(found, metric.spec)} (n = {found.n})"
 
     def table(self, running: int, height: int) -> Group:
         """The cells that moved last, as many as fit."""

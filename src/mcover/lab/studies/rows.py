@@ -1,25 +1,43 @@
-"""A row: what one trial gave, and where it comes from."""
+"""A row: what one trial gave and where it comes from; rows as CSV, which is what is committed."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
-import math
+import io
+import json
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import mcover
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Job, Plain, settings_of
-
-Status = Literal["done", "failed"]
+from mcover.files import write_atomic
+from mcover.lab.studies.cells import (
+    Key,
+    Plain,
+    Trial,
+    canonical,
+    config_hash,
+    settings_of,
+    text_hash,
+)
+from mcover.lab.studies.kinds import KINDS
 
 _PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn", "pytorch_optimizer")
+_MOST = 1e100  # beyond, sums and squares of outcomes leave the range of floats
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_LONGEST = 20_000  # characters of a message
+# Control characters, marks that turn or hide text, lone surrogates.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +47,7 @@ class Row:
     Attributes:
         config: hash of kind and settings.
         seed: number of the trial.
-        kind: which function computed it.
+        kind: what computed it.
         settings: all that decided it but the seed.
         status: "done", or "failed" where the computation refused (a training that diverged).
         outcome: finite numbers by name; empty for a failed trial.
@@ -43,7 +61,7 @@ class Row:
     seed: int
     kind: str
     settings: Plain = field(hash=False)
-    status: Status
+    status: Literal["done", "failed"]
     outcome: Mapping[str, float] = field(hash=False)
     message: str
     seconds: float
@@ -51,28 +69,44 @@ class Row:
     origin: Mapping[str, str] = field(hash=False)
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         return self.config, self.seed
 
+    def agrees(self, other: Row) -> bool:
+        """Whether both say the same; times may differ, as they do from run to run."""
+        return self.status == other.status and _untimed(self.outcome) == _untimed(other.outcome)
 
-def make_row(job: Job, outcome: Mapping[str, float], message: str, seconds: float) -> Row:
-    """The row of a job that has just ended here; a message means that it failed."""
+    def __str__(self) -> str:
+        says = self.message or ", ".join(f"{name} = {v:g}" for name, v in self.outcome.items())
+        return f"{self.kind} {self.config} seed {self.seed}, {self.status}: {printable(says)}"
+
+
+def make_row(
+    trial: Trial, seed: int, outcome: Mapping[str, float], message: str, seconds: float
+) -> Row:
+    """The row of a trial that has just ended here; a message means that it failed."""
     plain = {name: float(value) for name, value in outcome.items()}
-    odd = [f"{name} = {value}" for name, value in plain.items() if not math.isfinite(value)]
+    odd = [f"{name} = {value}" for name, value in plain.items() if not abs(value) <= _MOST]
     if odd and not message:
         message = f"the outcome is not finite: {', '.join(odd)}"
+    settings = settings_of(trial)
     return Row(
-        config=job.config,
-        seed=job.seed,
-        kind=job.trial.kind,
-        settings=settings_of(job.trial),
+        config=config_hash(trial.kind, settings),
+        seed=seed,
+        kind=trial.kind,
+        settings=settings,
         status="failed" if message else "done",
         outcome={} if message else plain,
-        message=message,
+        message=printable(message)[:_LONGEST],
         seconds=round(seconds, 4),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         origin=origin(),
     )
+
+
+def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
+    """Rows by config and seed."""
+    return {row.key: row for row in rows}
 
 
 @cache
@@ -97,8 +131,176 @@ def _code_version() -> str:
     return digest.hexdigest()[:12]
 
 
-def check_seed(seed: int) -> int:
-    """Refuses what cannot be the number of a trial."""
+def printable(text: str) -> str:
+    r"""Text that is safe on a terminal: control characters and lone surrogates as escapes.
+
+    >>> printable("a\x1b[31m\r\nb")
+    'a\\x1b[31m\\r\nb'
+    """
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def _untimed(outcome: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in outcome.items() if not name.endswith("seconds")}
+
+
+def to_text(row: Row) -> str:
+    """A row as one line of JSON."""
+    return canonical(asdict(row))
+
+
+def from_text(text: str) -> Row:
+    """The row that :func:`to_text` wrote; ValueError says what is wrong with any other text."""
+    plain = _parsed(text)
+    if not isinstance(plain, dict) or set(plain) != {one.name for one in fields(Row)}:
+        raise ValueError("it does not have the fields of a row")
+    return checked(plain)
+
+
+def checked(plain: dict[str, Any]) -> Row:
+    """A row from its fields, whoever wrote them; ValueError says what no row can have."""
+    kind, settings, facts = plain["kind"], plain["settings"], plain["origin"]
+    if not isinstance(kind, str) or not _NAME.fullmatch(kind):
+        raise ValueError(f"kind is {kind!r}, no name of a kind")
+    if not isinstance(settings, dict) or not isinstance(facts, dict):
+        raise ValueError("settings or origin are missing")
+    texts = [plain["message"], plain["finished"], plain["config"], *facts, *facts.values()]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("message, time or origin are no text")
+    written = canonical(settings)
+    if any(_CONTROL.search(text) for text in (*texts, written)):
+        raise ValueError("a text holds control characters")
+    if len(plain["message"]) > _LONGEST:
+        raise ValueError(f"the message has more than {_LONGEST:,} characters")
+    if text_hash(kind, written) != plain["config"]:
+        other = text_hash(kind, written)
+        raise ValueError(f"settings of config {plain['config']} belong to {other}")
+    seed = plain["seed"]
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-        raise McoverError(f"the number of a trial is {seed!r}; write a whole number, 0 or more.")
-    return seed
+        raise ValueError(f"the seed is {seed!r}, not a whole number of 0 or more")
+    outcome = _checked_outcome(kind, plain)
+    seconds = _number(plain["seconds"])
+    return Row(**plain | {"outcome": outcome, "seconds": seconds})
+
+
+def _checked_outcome(kind: str, plain: dict[str, Any]) -> dict[str, float]:
+    if plain["status"] not in ("done", "failed"):
+        raise ValueError(f"status is {plain['status']!r}, neither done nor failed")
+    if not isinstance(plain["outcome"], dict):
+        raise ValueError("the outcome is missing")
+    outcome = {name: _number(value) for name, value in plain["outcome"].items()}
+    if odd := [name for name in outcome if not _NAME.fullmatch(name)]:
+        raise ValueError(f"{odd[0]!r} is no name of an outcome")
+    needed = {KINDS[kind].metrics[0].outcome} if kind in KINDS else set()
+    if plain["status"] == "failed" and (outcome or not plain["message"]):
+        raise ValueError("a failed trial has a message and no outcome")
+    if plain["status"] == "done" and (not outcome or needed - set(outcome)):
+        raise ValueError(f"the trial is done without its outcome {', '.join(sorted(needed))}")
+    return outcome
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number")
+    if not abs(value) <= _MOST:
+        raise ValueError(f"{float(value)!r} is not finite, or too large for a mean")
+    return float(value)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("JSON is nested too deeply") from error
+
+
+_COLUMNS = ("config", "kind", "settings", "seed", "status", "seconds", "finished", "origin")
+_MESSAGE = "message"
+_OUTCOME = "outcome."
+_FORMULA = tuple("=+-@'\t")  # how cells begin that a spreadsheet would compute, and our mark
+
+
+def write_csv(rows: Iterable[Row], path: str | Path) -> int:
+    """Writes rows, by config and seed; returns how many.
+
+    Configs, settings and origins are written where they change and left empty below, which keeps
+    the file small and a diff short. Each outcome has its column, empty for rows that lack it. A
+    message that a spreadsheet would take for a formula has an apostrophe before it.
+    """
+    ordered = sorted(rows, key=lambda row: (row.kind, row.config, row.seed))
+    names = sorted({name for row in ordered for name in row.outcome})
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*_COLUMNS, _MESSAGE, *(_OUTCOME + name for name in names)])
+    before: Row | None = None
+    for row in ordered:
+        same = before is not None and before.config == row.config
+        known = before is not None and before.origin == row.origin
+        what = ("", "", "") if same else (row.config, row.kind, canonical(row.settings))
+        how = (row.seed, row.status, repr(row.seconds), row.finished)
+        facts = "" if known else canonical(row.origin)
+        message = f"'{row.message}" if row.message.startswith(_FORMULA) else row.message
+        outcomes = [repr(row.outcome[name]) if name in row.outcome else "" for name in names]
+        writer.writerow([*what, *how, facts, message, *outcomes])
+        before = row
+    write_atomic(path, file.getvalue().encode())
+    return len(ordered)
+
+
+def read_csv(path: str | Path) -> list[Row]:
+    """Reads what :func:`write_csv` wrote; anything else is refused, with the line it is on."""
+    found: dict[Key, Row] = {}
+    if not Path(path).is_file():
+        raise McoverError(f"{path} is not a file; write one that 'mcover study export' wrote.")
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        lines = csv.reader(file, strict=True)
+        try:
+            header = next(lines, [])
+            names = _outcome_names(header)
+            filled = [""] * len(_COLUMNS)
+            for line in lines:
+                if len(line) != len(header):
+                    raise ValueError(f"{len(line)} columns where the header has {len(header)}")
+                if line[0]:
+                    filled[:3] = line[:3]
+                filled[7] = line[7] or filled[7]
+                row = _row(line, filled, names)
+                known = found.setdefault(row.key, row)
+                if not known.agrees(row):
+                    raise ValueError(f"the same trial twice:\n{known}\n{row}\n")
+        except (ValueError, csv.Error) as error:  # what cannot be decoded is a ValueError, too
+            raise McoverError(
+                f"{path}, line {lines.line_num}: {error}; nothing was imported. Write a file that "
+                "'mcover study export' wrote."
+            ) from error
+    return list(found.values())
+
+
+def _outcome_names(header: Sequence[str]) -> list[str]:
+    fixed = [*_COLUMNS, _MESSAGE]
+    foreign = [name for name in header[len(fixed) :] if not name.startswith(_OUTCOME)]
+    if list(header[: len(fixed)]) != fixed or foreign or len(set(header)) != len(header):
+        seen = printable(", ".join(header))[:500] or "none"
+        raise ValueError(
+            f"this is not a table of trials: its columns are {seen}, not {', '.join(fixed)} and "
+            f"then {_OUTCOME}NAME"
+        )
+    return [name.removeprefix(_OUTCOME) for name in header[len(fixed) :]]
+
+
+def _row(line: list[str], filled: list[str], names: list[str]) -> Row:
+    texts = zip(names, line[len(_COLUMNS) + 1 :], strict=True)
+    return checked(
+        {
+            "config": filled[0],
+            "kind": filled[1],
+            "settings": _parsed(filled[2] or "null"),
+            "seed": int(line[3]),
+            "status": line[4],
+            "seconds": float(line[5]),
+            "finished": line[6],
+            "origin": _parsed(filled[7] or "null"),
+            "message": line[8].removeprefix("'"),
+            "outcome": {name: float(text) for name, text in texts if text},
+        }
+    )

@@ -1,20 +1,35 @@
-"""Runs what is missing of a plan, and keeps each trial as it ends."""
+"""Runs what is missing of a plan, and keeps each trial as it ends.
+
+An engine is where trials run: it takes a trial and a seed and gives a future of the row. Here are
+this very process, and processes of one core each.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import threading
 import time
+import traceback
 from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Protocol
 
-from mcover.errors import McoverError
-from mcover.lab.studies.cells import Job, Key
-from mcover.lab.studies.plan import Plan, by_key
-from mcover.lab.studies.rows import Row, make_row
-from mcover.lab.studies.store import LEASE_SECONDS, Store
-from mcover.lab.studies.workers import Ended, Engine
+from loky import ProcessPoolExecutor
 
+from mcover.checks import cpus, whole
+from mcover.errors import McoverError
+from mcover.lab.studies.cells import Trial
+from mcover.lab.studies.rows import Row, by_key, make_row
+from mcover.lab.studies.store import LEASE_SECONDS, Store
+from mcover.lab.studies.study import Pending, Plan
+
+ATTEMPTS = 3
+"""How often a trial is started whose process ends under it."""
 _POLL_SECONDS = 0.5
 
 
@@ -22,8 +37,133 @@ class TrialError(McoverError):
     """A trial ended with an error that is not about its settings: the study stops, rows stay."""
 
 
-class View(Protocol):
-    """What shows a run to whoever waits for it."""
+class Engine(Protocol):
+    """Where trials run."""
+
+    workers: int
+    """How many trials may be in flight."""
+
+    def submit(self, trial: Trial, seed: int) -> Future[Row]:
+        """Starts a trial by :func:`run_trial`.
+
+        Its future may raise what ``run_trial`` raises, or BrokenExecutor where the trial was lost
+        with the process that ran it.
+        """
+
+    def shutdown(self) -> None:
+        """Drops the trials in flight and leaves nothing behind."""
+
+
+def run_trial(trial: Trial, seed: int) -> Row:
+    """Runs a trial with one seed; where it refuses (McoverError), the row is a failed one.
+
+    Raises:
+        TrialError: with the traceback of any other error, so that it survives being sent.
+    """
+    begin = time.perf_counter()
+    outcome: dict[str, float] = {}
+    refusal = ""
+    try:
+        outcome = trial.run(seed)
+    except McoverError as error:
+        refusal = str(error) or type(error).__name__
+    except Exception:
+        raise TrialError(traceback.format_exc().rstrip()) from None
+    return make_row(trial, seed, outcome, refusal, time.perf_counter() - begin)
+
+
+class Inline:
+    """This very process: for tests, and to follow a trial with a debugger."""
+
+    workers = 1
+
+    def submit(self, trial: Trial, seed: int) -> Future[Row]:
+        future: Future[Row] = Future()
+        try:
+            future.set_result(run_trial(trial, seed))
+        except TrialError as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self) -> None:
+        pass
+
+
+class Processes:
+    """So many processes of one core each; a trial does not know how many there are.
+
+    Each has an executor of its own, so that a process that is killed takes no other trial with it.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = cpus() if workers is None else whole("workers", workers, 1)
+        self._idle: list[ProcessPoolExecutor] = []
+        self._busy: dict[Future[Row], ProcessPoolExecutor] = {}
+
+    def submit(self, trial: Trial, seed: int) -> Future[Row]:
+        for future in [one for one in self._busy if one.done()]:
+            self._idle.append(self._busy.pop(future))
+        with _undisturbed():
+            return self._start(trial, seed)
+
+    def shutdown(self) -> None:
+        with _undisturbed():
+            for executor in (*self._idle, *self._busy.values()):
+                executor.shutdown(wait=True, kill_workers=True)
+        self._idle, self._busy = [], {}
+
+    def _start(self, trial: Trial, seed: int) -> Future[Row]:
+        while True:
+            fresh = not self._idle
+            executor = (
+                ProcessPoolExecutor(max_workers=1, initializer=_begin_worker, timeout=None)
+                if fresh
+                else self._idle.pop()
+            )
+            try:
+                future: Future[Row] = executor.submit(run_trial, trial, seed)
+            except BrokenExecutor:  # its process was killed while it waited
+                executor.shutdown(wait=True, kill_workers=True)
+                if fresh:
+                    raise
+                continue
+            self._busy[future] = executor
+            return future
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Puts Ctrl-C off, and starts processes that never hear it, not even while they start."""
+    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # to start it would let Ctrl-C through again
+    caught: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which processes inherit
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if caught:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    """Ends this process with the one that leads, however that was ended."""
+    while os.getppid() == parent:
+        time.sleep(_POLL_SECONDS)
+    os._exit(1)
+
+
+class View:
+    """What shows a run to whoever waits for it: nothing, unless its methods are written."""
 
     def begin(self, rows: list[Row], done: int, total: int) -> None:
         """Rows that are there already, trials of the plan among them, and trials in all."""
@@ -33,16 +173,6 @@ class View(Protocol):
 
     def tick(self, running: int) -> None:
         """Called a few times a second."""
-
-
-class Quiet:
-    """Shows nothing."""
-
-    def begin(self, rows: list[Row], done: int, total: int) -> None: ...
-
-    def add(self, row: Row) -> None: ...
-
-    def tick(self, running: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,31 +190,32 @@ def run(plan: Plan, store: Store, engine: Engine, view: View | None = None) -> R
     """Runs what is missing; on return all of it is in the store, or Ctrl-C was pressed.
 
     Rows of other runs that share the store are waited for and not computed again. Outcomes depend
-    on settings and seeds alone, not on the engine.
+    on trials and seeds alone, not on the engine. A trial whose process is killed runs again, up to
+    :data:`ATTEMPTS` times in all, and then is a failed row.
 
     Raises:
         TrialError: a trial ended with an error other than McoverError. Those in flight are kept.
     """
-    state = _Run(store, engine, view or Quiet())
+    state = _Run(store, engine, view or View())
     rows = store.rows(plan.configs())
     have = by_key(rows)
     try:
-        jobs = plan.missing(have)
-        for job in {job.config: job for job in jobs}.values():
-            prepare = getattr(job.trial, "prepare", None)
+        missing = plan.missing(have)
+        for cell in {cell.config: cell for cell, _ in missing}.values():
+            prepare = getattr(cell.trial, "prepare", None)
             if prepare is not None:
                 prepare()
-        state.view.begin(rows, len(plan.jobs(have)) - len(jobs), plan.total(have))
-        while jobs:
-            have |= by_key(state.execute(jobs))
-            jobs = plan.missing(have)
+        state.view.begin(rows, *plan.progress(have))
+        while missing:
+            have |= by_key(state.execute(missing))
+            missing = plan.missing(have)
     except KeyboardInterrupt:
-        state.keep(engine.collect(0))
+        state.keep_finished()
         return Ran(state.new, state.failed, interrupted=True)
     finally:
-        engine.close()
+        engine.shutdown()
         with contextlib.suppress(McoverError):  # what stopped the run is the message to show
-            store.release(state.flying)
+            store.release((cell.config, seed) for cell, seed in state.flying.values())
     return Ran(state.new, state.failed, interrupted=False)
 
 
@@ -93,66 +224,84 @@ class _Run:
 
     def __init__(self, store: Store, engine: Engine, view: View) -> None:
         self.store, self.engine, self.view = store, engine, view
-        self.flying: dict[Key, Job] = {}
+        self.flying: dict[Future[Row], Pending] = {}
+        self.lost: dict[tuple[str, int], int] = {}  # how often a trial went with its process
         self.new = self.failed = 0
         self._renewed = time.monotonic()
 
-    def execute(self, jobs: list[Job]) -> list[Row]:
-        """Runs jobs, or waits for other runs to; returns their rows."""
-        queue, taken = deque(jobs), deque[Job]()
-        elsewhere: list[str] = []
+    def execute(self, missing: list[Pending]) -> list[Row]:
+        """Runs trials, or waits for other runs to; returns their rows."""
+        queue, taken = deque(missing), deque[Pending]()
+        elsewhere: list[tuple[str, int]] = []
         rows: list[Row] = []
         while queue or taken or self.flying:
-            while queue and self.engine.free:
-                job = queue.popleft()
-                answer = self.store.claim(job)
+            while queue and len(self.flying) < self.engine.workers:
+                cell, seed = queue.popleft()
+                answer = self.store.claim((cell.config, seed))
                 if answer == "ours":
-                    self.flying[job.key] = job
-                    self.engine.submit(job)
+                    self.flying[self.engine.submit(cell.trial, seed)] = cell, seed
                 elif answer == "taken":
-                    taken.append(job)
+                    taken.append((cell, seed))
                 else:
-                    elsewhere.append(job.config)
+                    elsewhere.append((cell.config, seed))
             if self.flying:
-                rows += self.keep(self.engine.collect(_POLL_SECONDS))
+                ended, _ = wait(self.flying, _POLL_SECONDS, FIRST_COMPLETED)
+                found, again = self.keep(ended)
+                rows += found
+                queue.extendleft(again)
             elif taken:
                 time.sleep(_POLL_SECONDS)
             if not queue:  # whatever others have not finished by now may have been left behind
                 queue, taken = taken, deque()
             self._renew()
             self.view.tick(len(self.flying))
-        keys = {job.key for job in jobs}
-        others = [row for row in self.store.rows(elsewhere) if row.key in keys]
+        wanted = set(elsewhere)
+        others = self.store.rows(config for config, _ in wanted)
+        others = [row for row in others if row.key in wanted]
         for row in others:
             self.view.add(row)
         return rows + others
 
-    def keep(self, ended: list[Ended]) -> list[Row]:
-        """Stores what has ended; an error stops the run once the trials in flight are kept."""
-        rows, broken = [], [one for one in ended if one.error]
-        for one in ended:
-            self.flying.pop(one.job.key, None)
-            if one.error:
-                continue
-            row = make_row(one.job, one.outcome, one.refusal, one.seconds)
-            if self.store.put([row]):
-                self.new += 1
-                self.failed += row.status == "failed"
-            self.view.add(row)
-            rows.append(row)
-        if broken:
-            self.store.release(one.job.key for one in broken)
-            while self.flying:
-                late = self.engine.collect(_POLL_SECONDS)
-                self.keep([one for one in late if not one.error])
-                for one in late:
-                    self.flying.pop(one.job.key, None)
-            job, error = broken[0].job, broken[0].error
-            raise TrialError(
-                f"the trial '{job.label}', seed {job.seed}, stopped with an error; all others are "
-                f"kept. Correct the cause and run the study again.\n{error}"
-            )
-        return rows
+    def keep(self, ended: set[Future[Row]]) -> tuple[list[Row], list[Pending]]:
+        """Stores what has ended; returns its rows, and trials that are to be tried again."""
+        rows: list[Row] = []
+        again: list[Pending] = []
+        for future in ended:
+            cell, seed = self.flying.pop(future)
+            error = future.exception()
+            if error is None:
+                rows.append(self._put(future.result()))
+            elif isinstance(error, BrokenExecutor):
+                key = cell.config, seed
+                self.lost[key] = self.lost.get(key, 0) + 1
+                if self.lost[key] < ATTEMPTS:
+                    again.append((cell, seed))
+                else:
+                    message = f"its process ended {ATTEMPTS} times (out of memory?): {error}"
+                    rows.append(self._put(make_row(cell.trial, seed, {}, message, 0.0)))
+            else:
+                self.store.release([(cell.config, seed)])
+                wait(self.flying)
+                self.keep_finished()
+                raise TrialError(
+                    f"the trial '{cell.label}', seed {seed}, stopped with an error; all others are "
+                    f"kept. Correct the cause and run the study again.\n{error}"
+                ) from error
+        return rows, again
+
+    def keep_finished(self) -> None:
+        """Stores the trials in flight that gave a row by now."""
+        for future in [one for one in self.flying if one.done()]:
+            if not future.exception():
+                self._put(future.result())
+                del self.flying[future]
+
+    def _put(self, row: Row) -> Row:
+        if self.store.put([row]):
+            self.new += 1
+            self.failed += row.status == "failed"
+        self.view.add(row)
+        return row
 
     def _renew(self) -> None:
         if time.monotonic() - self._renewed > LEASE_SECONDS / 6:

@@ -1,30 +1,48 @@
-"""Where trials are kept: one SQLite file, one row a trial, found by config and seed."""
+"""Where trials are kept: one SQLite file, one row a trial, found by config and seed.
+
+Each row carries the digest of its content, and the file the sum of all digests, so that damage is
+noticed: a damaged row is named and the others stay readable, but nothing is written to such a file.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import socket
 import sqlite3
+import struct
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
+
+import psutil
 
 from mcover.errors import McoverError
-from mcover.lab.studies import schema
-from mcover.lab.studies.cells import Job, Key, canonical, config_hash
-from mcover.lab.studies.rows import Row
+from mcover.lab.studies.cells import Key
+from mcover.lab.studies.rows import Row, by_key, from_text, to_text, write_csv
 
 DEFAULT = Path("out/studies.sqlite")
 LEASE_SECONDS = 120.0
 
-_BUSY_SECONDS = 60.0
-_MANY = 500  # parameters of one statement
+_BUSY_SECONDS = 20.0
+_APPLICATION, _VERSION = 0x6D636F76, 2  # "mcov"
+_HEADER = 100
+_TABLES = {
+    "trials": """CREATE TABLE trials (
+    config TEXT NOT NULL, seed INTEGER NOT NULL, row TEXT NOT NULL, digest TEXT NOT NULL,
+    PRIMARY KEY (config, seed)
+) WITHOUT ROWID""",
+    "claims": """CREATE TABLE claims (
+    config TEXT NOT NULL, seed INTEGER NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL,
+    pid INTEGER NOT NULL, until REAL NOT NULL, PRIMARY KEY (config, seed)
+) WITHOUT ROWID""",
+    "total": "CREATE TABLE total (digest TEXT NOT NULL)",
+}
+_WHERE = "WHERE config = ? AND seed = ?"
 
 
 class Store:
@@ -33,23 +51,37 @@ class Store:
     The primary key (config, seed) is what keeps a trial from being stored twice. Claims only spare
     work: a run claims a trial before it starts it, and others leave it alone until the claim runs
     out or the process that made it is gone.
+
+    Attributes:
+        path: the file.
+        damage: what is wrong with it, a line for each row that cannot be trusted.
     """
 
     def __init__(self, path: str | Path = DEFAULT, *, create: bool = True) -> None:
+        """Opens a store, and makes it if need be; with ``create=False`` nothing is ever written."""
         self.path = Path(path)
-        if not self.path.exists():
-            if not create:
-                raise McoverError(
-                    f"there is no store {self.path}; 'mcover study run NAME' makes one, or write "
-                    "--store FILE."
-                )
-            schema.create(self.path)
-        schema.check(self.path)
         self._owner, self._host = uuid.uuid4().hex, socket.gethostname()
         self._claimed = False
-        self._connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
-        self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.execute("PRAGMA foreign_keys = ON")
+        self._parsed: dict[str, Row] = {}  # by digest: rows do not change
+        with self._explained("opened"):
+            if create:
+                _sweep(self.path)
+            if not os.path.lexists(self.path):
+                if not create:
+                    raise McoverError(
+                        f"there is no store {self.path}; 'mcover study run NAME' makes one, or "
+                        "write --store FILE."
+                    )
+                _create(self.path)
+            _check_header(self.path)
+            self._file = _identity(self.path)
+            self._connection = _connect(self.path, create)
+        try:
+            self._connection.text_factory = _decoded
+            self.damage = self._inspect()
+        except BaseException:
+            self._connection.close()
+            raise
 
     def __enter__(self) -> Store:
         return self
@@ -65,84 +97,78 @@ class Store:
     def close(self) -> None:
         """Gives up what is claimed and closes the file."""
         try:
-            if self._claimed:
-                with self._writing() as write:
+            if self._claimed:  # claims run out by themselves: not worth an error or a wait
+                self._connection.execute("PRAGMA busy_timeout = 500")
+                with suppress(McoverError), self._writing() as write:
                     write.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
         finally:
             self._connection.close()
 
-    def put(self, rows: Iterable[Row]) -> int:
+    def put(self, rows: Iterable[Row], *, strict: bool = False) -> int:
         """Keeps rows, all or none; those that are there already stay as they are.
+
+        Args:
+            rows: what to keep.
+            strict: refuse rows that contradict those that are there.
 
         Returns:
             How many were new.
         """
         new = 0
-        with self._writing() as write:
-            for row in rows:
-                settings, facts = canonical(row.settings), canonical(row.origin)
-                if config_hash(row.kind, row.settings) != row.config:
+        given = by_key(rows)
+        with self._writing(given.values()) as write:
+            for row in given.values():
+                try:
+                    text = to_text(row)
+                    from_text(text)
+                except ValueError as error:
+                    raise McoverError(f"{row}: {error}; it was not kept.") from error
+                there = write.execute(f"SELECT row FROM trials {_WHERE}", row.key).fetchone()
+                if there is None:
+                    new += 1
+                    values = (*row.key, text, _digest(*row.key, text))
+                    write.execute("INSERT INTO trials VALUES (?, ?, ?, ?)", values)
+                    self._count(values[-1])
+                elif strict and not from_text(there[0]).agrees(row):
                     raise McoverError(
-                        f"row {row.config} seed {row.seed}: its settings belong to config "
-                        f"{config_hash(row.kind, row.settings)}; it was not kept."
+                        f"{self.path} has another outcome of a trial:\n{from_text(there[0])}\n{row}"
+                        "\nNothing was imported: remove one of them, or import to another --store."
                     )
-                origin = hashlib.sha256(facts.encode()).hexdigest()[:12]
-                write.execute(
-                    "INSERT OR IGNORE INTO configs VALUES (?, ?, ?)",
-                    (row.config, row.kind, settings),
-                )
-                write.execute("INSERT OR IGNORE INTO origins VALUES (?, ?)", (origin, facts))
-                new += write.execute(
-                    "INSERT OR IGNORE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        *(row.config, row.seed, row.status, json.dumps(dict(row.outcome))),
-                        *(row.message, row.seconds, row.finished, origin),
-                    ),
-                ).rowcount
-                write.execute(
-                    "DELETE FROM claims WHERE config = ? AND seed = ?", (row.config, row.seed)
-                )
+                write.execute(f"DELETE FROM claims {_WHERE}", row.key)
         return new
 
     def rows(self, configs: Iterable[str] | None = None) -> list[Row]:
-        """All rows, or those of some configs, by config and seed."""
-        text = "SELECT * FROM rows"
-        found: list[Row] = []
-        if configs is None:
-            return [_read(*values) for values in self._connection.execute(f"{text} ORDER BY 1, 4")]
-        wanted = sorted(set(configs))
-        for start in range(0, len(wanted), _MANY):
-            some = wanted[start : start + _MANY]
-            places = ", ".join("?" * len(some))
-            query = f"{text} WHERE config IN ({places}) ORDER BY config, seed"
-            found += [_read(*values) for values in self._connection.execute(query, some)]
-        return found
+        """All rows that can be trusted, or those of some configs, by config and seed."""
+        wanted = None if configs is None else set(configs)
+        return [
+            row
+            for row in self._read()
+            if isinstance(row, Row) and (wanted is None or row.config in wanted)
+        ]
 
     def forget_failed(self, configs: Iterable[str]) -> int:
         """Removes failed rows, so that they run again; returns how many."""
+        failed = [row for row in self.rows(configs) if row.status == "failed"]
         with self._writing() as write:
-            return sum(
-                write.execute(
-                    "DELETE FROM trials WHERE config = ? AND status = 'failed'", (config,)
-                ).rowcount
-                for config in set(configs)
-            )
+            for row in failed:
+                write.execute(f"DELETE FROM trials {_WHERE}", row.key)
+                self._count(_digest(*row.key, to_text(row)))
+        return len(failed)
 
-    def claim(self, job: Job) -> Literal["ours", "done", "taken"]:
+    def claim(self, key: Key) -> Literal["ours", "done", "taken"]:
         """Takes a trial for this run, unless it is there or another live run has it."""
         self._claimed = True
         with self._writing() as write:
-            there = "SELECT 1 FROM trials WHERE config = ? AND seed = ?"
-            if write.execute(there, job.key).fetchone():
+            if write.execute(f"SELECT 1 FROM trials {_WHERE}", key).fetchone():
                 return "done"
             held = write.execute(
-                "SELECT owner, host, pid, until FROM claims WHERE config = ? AND seed = ?", job.key
+                f"SELECT owner, host, pid, until FROM claims {_WHERE}", key
             ).fetchone()
             if held is not None and held[0] != self._owner and self._is_held(*held[1:]):
                 return "taken"
             write.execute(
                 "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?)",
-                (*job.key, self._owner, self._host, os.getpid(), time.time() + LEASE_SECONDS),
+                (*key, self._owner, self._host, os.getpid(), time.time() + LEASE_SECONDS),
             )
         return "ours"
 
@@ -156,64 +182,220 @@ class Store:
         """Gives up claims, for whoever comes next."""
         with self._writing() as write:
             for key in keys:
-                text = "DELETE FROM claims WHERE config = ? AND seed = ? AND owner = ?"
-                write.execute(text, (*key, self._owner))
+                write.execute(f"DELETE FROM claims {_WHERE} AND owner = ?", (*key, self._owner))
 
-    def _is_held(self, host: str, pid: int, until: float) -> bool:
-        return until > time.time() and not (host == self._host and not _is_alive(pid))
+    def _is_held(self, host: Any, pid: Any, until: Any) -> bool:
+        now = time.time()
+        # No claim lasts longer than a lease: a later one is of a clock that was wrong.
+        if not isinstance(until, float) or not now < until <= now + LEASE_SECONDS + 1:
+            return False
+        return host != self._host or (isinstance(pid, int) and _goes_on(pid))
+
+    def _checked(self, config: Any, seed: Any, text: Any, digest: Any) -> Row | str:
+        """A row, or what is wrong with it: its content must be what was written under its key."""
+        name = f"row {config!r} seed {seed!r}"
+        if not isinstance(text, str) or _digest(config, seed, text) != digest:
+            return f"{name} is not as it was written"
+        if digest not in self._parsed:
+            try:
+                self._parsed[digest] = from_text(text)
+            except ValueError as error:
+                return f"{name}: {error}"
+        return self._parsed[digest]
+
+    def _read(self) -> list[Row | str]:
+        """Every row, or what is wrong with it."""
+        with self._explained("read"):
+            found = self._connection.execute("SELECT * FROM trials ORDER BY config, seed")
+            return [self._checked(*values) for values in found]
+
+    def _inspect(self) -> tuple[str, ...]:
+        """Refuses a file whose structure is damaged; names the rows that are."""
+        with self._explained("read"):
+            (health,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+            found = self._connection.execute("SELECT name, sql FROM sqlite_master WHERE sql <> ''")
+            tables = dict(found)
+        if health != "ok":
+            raise self._damaged(health)
+        if tables != _TABLES:
+            raise self._damaged("its tables are not those of a store")
+        with self._explained("read"):
+            self._connection.execute("BEGIN")
+            try:
+                damaged = [one for one in self._read() if not isinstance(one, Row)]
+                digests = self._connection.execute("SELECT digest FROM trials").fetchall()
+                total = self._connection.execute("SELECT digest FROM total").fetchall()
+            finally:
+                self._connection.execute("ROLLBACK")
+        if not damaged and [(_sum(digest for (digest,) in digests),)] != total:
+            damaged.append("rows are missing, or were added by another program")
+        return tuple(damaged)
+
+    def _count(self, digest: str) -> None:
+        """Keeps the sum of all digests; the sum of a digest with itself is nothing."""
+        (before,) = self._connection.execute("SELECT digest FROM total").fetchone()
+        self._connection.execute("UPDATE total SET digest = ?", (_sum((before, digest)),))
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        try:
+    def _writing(self, rows: Iterable[Row] = ()) -> Iterator[sqlite3.Connection]:
+        if self.damage:
+            raise self._damaged("; ".join(self.damage))
+        with self._explained("written"):
+            self._require_file(rows)
             # IMMEDIATE takes the write lock at the start, so that what was read stays true.
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
+                self._require_file(rows)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+
+    def _require_file(self, rows: Iterable[Row]) -> None:
+        """Notices that the file was deleted or replaced under this run, and saves its rows."""
+        if _identity(self.path) == self._file:
+            return
+        kept = by_key(self.rows()) | by_key(rows)
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        rescue = self.path.with_name(f"{self.path.stem}-rescued-{stamp}-{os.getpid()}.csv")
+        count = write_csv(kept.values(), rescue)
+        raise McoverError(
+            f"{self.path} was deleted or replaced while it was in use; its {count} rows are kept "
+            f"in {rescue}. Bring them back with 'mcover study import --csv {rescue}'."
+        )
+
+    @contextmanager
+    def _explained(self, verb: str) -> Iterator[None]:
+        """Turns errors of SQLite and of the system into ours."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            hint = "Make room or let go of the file, and run again."
+            if "locked" in str(error):
+                hint = (
+                    "Another process holds it and does not go on (stopped with Ctrl-Z?): let it go "
+                    "on or end it, and run again."
+                )
             raise McoverError(
-                f"{self.path} cannot be written: {error}; what it held before is kept. Make room "
-                "or let go of the file, and run again."
+                f"{self.path} cannot be {verb}: {error}; what it held before is kept. {hint}"
+            ) from error
+        except sqlite3.Error as error:
+            raise self._damaged(str(error)) from error
+        except OSError as error:
+            raise McoverError(
+                f"{self.path} cannot be {verb}: {error.strerror or error}."
             ) from error
 
+    def _damaged(self, what: str) -> McoverError:
+        return McoverError(
+            f"{self.path} is damaged ({what}); it was left as it is. Write another --store, bring "
+            "back a copy, or save the rows that can be read with 'mcover study export'."
+        )
 
-def _read(
-    config: str,
-    kind: str,
-    settings: str,
-    seed: int,
-    status: Literal["done", "failed"],
-    outcome: str,
-    message: str,
-    seconds: float,
-    finished: str,
-    facts: str,
-) -> Row:
-    return Row(
-        config=config,
-        seed=seed,
-        kind=kind,
-        settings=json.loads(settings),
-        status=status,
-        outcome=json.loads(outcome),
-        message=message,
-        seconds=seconds,
-        finished=finished,
-        origin=json.loads(facts),
+
+def _create(path: Path) -> None:
+    """Makes an empty store, whole or not at all; one that another run made meanwhile is kept."""
+    memory = sqlite3.connect(":memory:")
+    memory.executescript(
+        ";".join(_TABLES.values())
+        + f"; INSERT INTO total VALUES ('{_sum(())}');"
+        + f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_VERSION};"
     )
-
-
-def _is_alive(pid: int) -> bool:
-    if os.name != "posix":  # elsewhere signal 0 is not a question
-        return True
+    image = memory.serialize()
+    memory.close()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.{os.getpid()}.new")
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        with draft.open("xb") as file:
+            file.write(image)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            if not path.exists():
+                draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Removes what a creation that was killed left behind."""
+    for draft in path.parent.glob(f".{path.name}.*.new"):
+        pid = draft.name.split(".")[-2]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            draft.unlink(missing_ok=True)
+
+
+def _check_header(path: Path) -> None:
+    """Refuses what is no store of this layout, without SQLite and without writing."""
+    if not path.is_file():  # a pipe would block
+        raise McoverError(f"{path} is not a file; it was left as it is. Write another --store.")
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    if len(header) < _HEADER or not header.startswith(b"SQLite format 3\0"):
+        raise McoverError(
+            f"{path} is not a store of studies (no SQLite file); it was left as it is. Write "
+            "another --store."
+        )
+    (version,) = struct.unpack_from(">I", header, 60)
+    (application,) = struct.unpack_from(">I", header, 68)
+    if application != _APPLICATION:
+        raise McoverError(
+            f"{path} is a database of another program; it was left as it is. Write another --store."
+        )
+    if version != _VERSION:
+        raise McoverError(
+            f"{path} has layout {version}, this mcover reads layout {_VERSION}; it was left as it "
+            "is. Use the mcover that wrote it: 'mcover study export', then import here."
+        )
+
+
+def _connect(path: Path, writable: bool) -> sqlite3.Connection:
+    # A journal may be that of a run that was killed, and has to be undone before anything is read.
+    mode = "rw" if writable or Path(f"{path}-journal").exists() else "ro"
+    name = f"{path.resolve().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(name, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+    if writable:
+        connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _goes_on(pid: int) -> bool:
+    """Whether a process of this machine is there and not stopped (Ctrl-Z)."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except (psutil.NoSuchProcess, ValueError, OverflowError):
         return False
-    except PermissionError:
+    except psutil.AccessDenied:
         return True
-    return True
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
+
+
+def _digest(config: Any, seed: Any, text: str) -> str:
+    content = f"{config} {seed} {text}".encode("utf-8", "surrogateescape")
+    return hashlib.sha256(content).hexdigest()
+
+
+def _sum(digests: Iterable[Any]) -> str:
+    """Digests added bit by bit, so that their order does not matter and one can be taken off."""
+    total = 0
+    for digest in digests:
+        with suppress(ValueError, TypeError):  # a damaged one
+            total ^= int(digest, 16)
+    return f"{total:064x}"

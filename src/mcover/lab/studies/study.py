@@ -1,18 +1,27 @@
-"""A study: a table or figure of the paper as a frozen value."""
+"""A study: a table or figure of the paper as a frozen value, and what of it is still to run."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from functools import cached_property
+from typing import Any, Literal, get_args
 
+import numpy as np
+
+from mcover.checks import choice, whole
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Cell, Plain
+from mcover.lab.studies.cells import Cell, Key, Plain, Trial
+from mcover.lab.studies.rows import Row
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 Picture = Literal["lines", "outcomes", "growth"]
+Rows = Mapping[Key, Row]
+Pending = tuple[Cell, int]
+"""A cell and a seed: one run of its trial."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +29,19 @@ class Choosing:
     """How strengths are chosen: on data of their own, with seeds that no test has."""
 
     extra: Plain = field(default_factory=lambda: {"validation": 5000})
-    """What is added to the settings of a candidate: images held out of the training set."""
+    """Fields of a candidate's trial that differ while it is tried: images held out of training."""
     outcome: str = "error"
     """The candidate of least mean outcome wins."""
     seeds: int = 3
     first_seed: int = 1000
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A cost the paper predicts: its formula in words, and as a function of what is swept."""
+
+    formula: str
+    cost: Callable[[float], float]
 
 
 @dataclass(frozen=True)
@@ -57,26 +74,106 @@ class Study:
     choosing: Mapping[Scale, Choosing] = field(default_factory=dict)
     growth: Mapping[tuple[str, str], Growth] = field(default_factory=dict)
 
+    def plan(self, scale: Scale, trials: int | None = None, only: str = "") -> Plan:
+        """What to run at a scale, perhaps with another number of trials or only some cells."""
+        cells = self.at(scale, trials, only)
+        return Plan(cells, self.choosing.get(scale, Choosing()))
+
     def at(self, scale: Scale, trials: int | None = None, only: str = "") -> tuple[Cell, ...]:
         """The cells of a scale, with another number of trials or only those named so."""
-        if trials is not None and trials < 1:
-            raise McoverError(f"trials is {trials}; write at least 1.")
-        cells = tuple(cell for cell in self.cells[scale] if only.lower() in cell.label.lower())
+        cells = self.cells[choice("scale", scale, SCALES)]
+        if trials is not None:
+            count = whole("trials", trials, 1)
+            cells = tuple(replace(cell, trials=count) for cell in cells)
+        cells = tuple(cell for cell in cells if only.lower() in cell.label.lower())
         if not cells:
             raise McoverError(
                 f"no cell of {self.name} at scale {scale} has {only!r} in its name; "
                 f"'mcover study show {self.name} --scale {scale}' lists them."
             )
-        return cells if trials is None else tuple(replace(cell, trials=trials) for cell in cells)
-
-    def choice(self, scale: Scale) -> Choosing:
-        """How strengths are chosen at a scale."""
-        return self.choosing.get(scale, Choosing())
+        return cells
 
 
 @dataclass(frozen=True)
-class Growth:
-    """A cost the paper predicts: its formula in words, and as a function of what is swept."""
+class Plan:
+    """Cells to fill, and how strengths are chosen where a cell has candidates."""
 
-    formula: str
-    cost: Callable[[float], float]
+    cells: tuple[Cell, ...]
+    choosing: Choosing = Choosing()
+
+    def configs(self) -> set[str]:
+        """All configs that rows of this plan may have, candidates included."""
+        trials = [choice.trial for cell in self.cells for choice in cell.choices]
+        tests = [cell for cell in self.cells if not cell.choices]
+        tests += [Cell(trial, "") for trial in trials]
+        return {cell.config for cell in tests} | {cell.config for cell, _ in self._tries}
+
+    def pending(self, rows: Rows) -> list[Pending]:
+        """All runs that can be named, each once, whether their rows are there or not.
+
+        Tests come first and seed by seed, so that a study that is stopped is paired as far as it
+        went; tests of a cell with candidates can be named once all of them have been tried.
+        """
+        ready = [cell for cell in (self.resolve(cell, rows) for cell in self.cells) if cell]
+        seeds = range(max((cell.trials for cell in ready), default=0))
+        tests = [(cell, seed) for seed in seeds for cell in ready if seed < cell.trials]
+        unique: dict[Key, Pending] = {}
+        for cell, seed in tests + self._tries:
+            unique.setdefault((cell.config, seed), (cell, seed))
+        return list(unique.values())
+
+    def missing(self, rows: Rows) -> list[Pending]:
+        """The runs that can start now and are not there."""
+        return [one for one in self.pending(rows) if (one[0].config, one[1]) not in rows]
+
+    def progress(self, rows: Rows) -> tuple[int, int]:
+        """Runs that are there, and runs in all, also those that cannot be named yet."""
+        named = self.pending(rows)
+        done = sum((cell.config, seed) in rows for cell, seed in named)
+        unnamed = (cell.trials for cell in self.cells if self.resolve(cell, rows) is None)
+        return done, len(named) + sum(unnamed)
+
+    def resolve(self, cell: Cell, rows: Rows) -> Cell | None:
+        """The cell with its trial chosen; None while candidates are missing.
+
+        A candidate that failed with any seed does not win.
+        """
+        if not cell.choices:
+            return cell
+        means = []
+        for found in self.tried(cell, rows):
+            if len(found) < self.choosing.seeds:
+                return None
+            errors = [row.outcome.get(self.choosing.outcome, math.inf) for row in found]
+            means.append(float(np.mean(errors)))
+        best = cell.choices[int(np.argmin(means))]
+        return replace(cell, trial=best.trial, chosen=best.label)
+
+    def tried(self, cell: Cell, rows: Rows) -> list[list[Row]]:
+        """The rows that each candidate is judged by, in the order of the candidates."""
+        first = self.choosing.first_seed
+        seeds = range(first, first + self.choosing.seeds)
+        tries = self._candidates[cell.label]
+        return [[rows[one.config, s] for s in seeds if (one.config, s) in rows] for one in tries]
+
+    @cached_property
+    def _candidates(self) -> dict[str, list[Cell]]:
+        """The candidates of each cell as cells of their own, as they are tried."""
+        return {
+            cell.label: [
+                Cell(_changed(one.trial, self.choosing.extra), f"choosing for {cell.label}")
+                for one in cell.choices
+            ]
+            for cell in self.cells
+        }
+
+    @cached_property
+    def _tries(self) -> list[Pending]:
+        first = self.choosing.first_seed
+        cells = [one for some in self._candidates.values() for one in some]
+        return [(c, seed) for seed in range(first, first + self.choosing.seeds) for c in cells]
+
+
+def _changed(trial: Any, changes: Plain) -> Trial:
+    changed: Trial = replace(trial, **changes)
+    return changed

@@ -1,19 +1,21 @@
-"""What the rows of a study say together: estimates of cells, and contrasts between them."""
+"""What the rows of a study say together: estimates of cells, and tables of what they amount to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from mcover import statistics
+from mcover.errors import McoverError
 from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.kinds import Metric, find_kind
-from mcover.lab.studies.plan import Plan, Rows
 from mcover.lab.studies.rows import Row
-from mcover.lab.studies.study import Scale, Study
-from mcover.statistics import Estimate
+from mcover.lab.studies.study import Plan, Rows, Scale, Study
+from mcover.lab.studies.tables import CHOSEN, NOTHING, Table, p_text, place, text
+from mcover.statistics import Comparison, Estimate
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +28,6 @@ class Point:
     failures: tuple[Row, ...]
     estimates: Mapping[Metric, Estimate]
     """In the order of the kind's metrics; empty without rows."""
-
-    @property
-    def failed(self) -> int:
-        return len(self.failures)
 
     @property
     def metric(self) -> Metric:
@@ -46,67 +44,41 @@ class Point:
         return {row.seed: row.outcome[self.metric.outcome] for row in self.rows}
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A strength that a cell might take, and what held-out data say of it."""
-
-    cell: str
-    label: str
-    error: Estimate | None
-    """Mean of the outcome that candidates are judged by; None where every trial failed."""
-    failed: int
-    chosen: bool
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """A paired comparison of two cells of a study."""
-
-    panel: str
-    x: float | None
-    first: str
-    second: str
-    difference: Estimate
-    p: float
-    corrected: float
-    """By Holm's rule, for all contrasts of the study."""
-
-
-@dataclass(frozen=True)
-class Exponent:
-    """How a measured cost grows with what is swept, beside the paper's formula."""
-
-    panel: str
-    series: str
-    measured: Estimate
-    formula: str
-    expected: float
-
-
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A study at one scale, as far as its rows go."""
+    """A study at one scale, as far as its rows go.
+
+    Attributes:
+        study: what was computed.
+        scale: how large.
+        points: its cells, in their order.
+        measured: a table for each panel that has trials, a line for each cell.
+        further: how the cells came about and what they say together, where there is any of it.
+        done: trials that are there.
+        total: trials in all.
+    """
 
     study: Study
     scale: Scale
     points: tuple[Point, ...]
-    candidates: tuple[Candidate, ...]
-    contrasts: tuple[Contrast, ...]
-    exponents: tuple[Exponent, ...]
+    measured: tuple[Table, ...]
+    further: tuple[Table, ...]
     done: int
     total: int
 
     @property
     def panels(self) -> dict[str, list[Point]]:
         """Points by panel, in the order of the study."""
-        found: dict[str, list[Point]] = {}
-        for point in self.points:
-            found.setdefault(point.cell.panel, []).append(point)
-        return found
+        return _panels(self.points)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Every table that has anything in it."""
+        return self.measured + self.further
 
     @property
     def failed(self) -> int:
-        return sum(point.failed for point in self.points)
+        return sum(len(point.failures) for point in self.points)
 
 
 def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
@@ -116,16 +88,34 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
         by_config.setdefault(row.config, []).append(row)
     resolved = [plan.resolve(cell, rows) or cell for cell in plan.cells]
     points = tuple(_point(cell, by_config.get(cell.config, [])) for cell in resolved)
-    return Summary(
-        study,
-        scale,
-        points,
-        tuple(_candidates(plan, rows)),
-        tuple(_contrasts(study, points)),
-        tuple(_exponents(study, points)),
-        done=len(plan.jobs(rows)) - len(plan.missing(rows)),
-        total=plan.total(rows),
-    )
+    there = [point for point in points if point.rows or point.failures]
+    measured = tuple(_measured(study, panel, some) for panel, some in _panels(there).items())
+    further = (_candidates(plan, rows), _exponents(study, points), _contrasts(study, points))
+    shown = tuple(table for table in further if table.lines)
+    return Summary(study, scale, points, measured, shown, *plan.progress(rows))
+
+
+def outcome_table(summary: Summary, name: str) -> Table:
+    """The mean of any outcome that trials keep, of each cell whose trials keep it."""
+    lines = []
+    for point in summary.points:
+        values = [row.outcome[name] for row in point.rows if name in row.outcome]
+        if values:
+            where = (point.cell.panel, point.cell.series, place(point.cell.x))
+            lines.append((*where, text(statistics.mean(values), ".4g"), str(len(values))))
+    if not lines:
+        rows = [row for point in summary.points for row in point.rows]
+        kept = sorted({key for row in rows for key in row.outcome})
+        raise McoverError(f"no trial keeps {name!r}; write one of {', '.join(kept)}.")
+    header = ("panel", "line", summary.study.x_label, f"{name}, mean [95 % interval]", "n")
+    return Table.of(name, header, lines)
+
+
+def _panels(points: Sequence[Point]) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.cell.panel, []).append(point)
+    return found
 
 
 def _point(cell: Cell, rows: Sequence[Row]) -> Point:
@@ -135,8 +125,7 @@ def _point(cell: Cell, rows: Sequence[Row]) -> Point:
         for metric in find_kind(cell.kind).metrics
         if good and all(metric.outcome in row.outcome for row in good)
     }
-    bad = tuple(row for row in rows if row.status == "failed")
-    return Point(cell, good, bad, found)
+    return Point(cell, good, tuple(row for row in rows if row.status == "failed"), found)
 
 
 def _estimate(metric: Metric, rows: Sequence[Row]) -> Estimate:
@@ -145,67 +134,105 @@ def _estimate(metric: Metric, rows: Sequence[Row]) -> Estimate:
         return statistics.fraction(values > 0)
     if metric.how == "tts":
         return statistics.time_to_solution([row.outcome["solved"] > 0 for row in rows], values)
+    return _mean(tuple(values.tolist()))
+
+
+@lru_cache(maxsize=4096)
+def _mean(values: tuple[float, ...]) -> Estimate:
+    """Studies share cells: a bootstrap of the same trials is made once."""
     return statistics.mean(values)
 
 
-def _candidates(plan: Plan, rows: Rows) -> list[Candidate]:
-    """All candidates that were tried, chosen or not: how far apart they are belongs to a choice."""
+def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
+    """A line for each cell; of a sweep only what its figure shows."""
+    brief = any(point.cell.x is not None for point in points)
+    metrics: dict[str, Metric] = {}
+    for point in points:
+        for number, metric in enumerate(find_kind(point.cell.kind).metrics):
+            if not brief or number == 0 or metric.how == "fraction":
+                metrics.setdefault(metric.label, metric)
+    picked = any(point.cell.choices for point in points)
+    stated = any(point.cell.published for point in points)
+    broken = any(point.failures for point in points)
+    lines = [
+        (
+            *(point.cell.series, place(point.cell.x)),
+            (point.cell.chosen or NOTHING) if picked else None,
+            str(point.cell.published or NOTHING) if stated else None,
+            *(text(point.estimates.get(metric), metric.spec) for metric in metrics.values()),
+            *(str(len(point.rows)), str(len(point.failures)) if broken else None),
+        )
+        for point in points
+    ]
+    first = ("line" if study.x_label else "method", study.x_label, "chosen", "paper")
+    return Table.of(panel or study.title, (*first, *metrics, "n", "failed"), lines)
+
+
+def _candidates(plan: Plan, rows: Rows) -> Table:
+    """What was chosen among: held-out errors of all that were tried, chosen or not."""
     found = []
     name = plan.choosing.outcome
     for cell in plan.cells:
         resolved = plan.resolve(cell, rows)
         for choice, tried in zip(cell.choices, plan.tried(cell, rows), strict=True):
-            if not tried:
-                continue
-            good = [row.outcome[name] for row in tried if name in row.outcome]
-            error = statistics.mean(good) if good else None
-            chosen = resolved is not None and choice.label == resolved.chosen
-            failed = len(tried) - len(good)
-            found.append(Candidate(cell.label, choice.label, error, failed, chosen))
-    return found
-
-
-def _contrasts(study: Study, points: Sequence[Point]) -> list[Contrast]:
-    found = []
-    places: dict[tuple[str, float | None], dict[str, Point]] = {}
-    for point in points:
-        places.setdefault((point.cell.panel, point.cell.x), {})[point.cell.series] = point
-    for (panel, x), by_series in places.items():
-        for first, second in study.contrasts:
-            if first not in by_series or second not in by_series:
-                continue
-            ours, theirs = by_series[first].values, by_series[second].values
-            both = sorted(set(ours) & set(theirs))
-            if both:
-                pairs = [ours[seed] for seed in both], [theirs[seed] for seed in both]
-                found.append((panel, x, first, second, statistics.paired(*pairs)))
-    order = {pair: number for number, pair in enumerate(study.contrasts)}
-    rank = {panel: number for number, panel in enumerate(dict.fromkeys(p for p, _ in places))}
-    found.sort(key=lambda one: (rank[one[0]], order[one[2], one[3]]))  # stable: x stays in order
-    corrected = statistics.holm([comparison.p for *_, comparison in found])
-    return [
-        Contrast(panel, x, first, second, comparison.difference, comparison.p, float(p))
-        for (panel, x, first, second, comparison), p in zip(found, corrected, strict=True)
+            if tried:
+                good = [row.outcome[name] for row in tried if name in row.outcome]
+                error = _mean(tuple(good)) if good else None
+                chosen = resolved is not None and choice.label == resolved.chosen
+                found.append((cell.label, choice.label, error, len(tried) - len(good), chosen))
+    broken = any(failed for *_, failed, _ in found)
+    lines = [
+        (
+            *(cell, label, text(error, ".4f"), str(0 if error is None else error.n)),
+            *(str(failed) if broken else None, CHOSEN if chosen else ""),
+        )
+        for cell, label, error, failed, chosen in found
     ]
+    header = ("cell", "candidate", "held-out error, mean [95 % interval]", "n", "failed", "chosen")
+    return Table.of("Chosen on held-out data", header, lines)
 
 
-def _exponents(study: Study, points: Sequence[Point]) -> list[Exponent]:
-    """Slopes of log cost against log x, one for each seed; their mean with its interval."""
-    found = []
+def _contrasts(study: Study, points: Sequence[Point]) -> Table:
+    """Paired differences with their tests, corrected by Holm's rule for all of the study."""
+    found: list[tuple[str, float | None, str, Comparison]] = []
+    panels = _panels(points)
+    for panel, some in panels.items():
+        there = {(point.cell.series, point.cell.x): point.values for point in some}
+        for first, second in study.contrasts:
+            for x in dict.fromkeys(point.cell.x for point in some):
+                ours, theirs = there.get((first, x), {}), there.get((second, x), {})
+                both = sorted(set(ours) & set(theirs))
+                if both:
+                    pairs = [ours[seed] for seed in both], [theirs[seed] for seed in both]
+                    found.append((panel, x, f"{first} − {second}", statistics.paired(*pairs)))
+    corrected = statistics.holm([test.p for *_, test in found])
+    lines = [
+        (
+            *(panel if len(panels) > 1 else None, place(x), name, text(test.difference, ".4f")),
+            *(p_text(test.p), p_text(float(p)), str(test.difference.n)),
+        )
+        for (panel, x, name, test), p in zip(found, corrected, strict=True)
+    ]
+    header = ("panel", study.x_label, "paired difference", "mean [95 % interval]")
+    return Table.of("Paired comparisons", (*header, "p", "p, Holm", "n"), lines)
+
+
+def _exponents(study: Study, points: Sequence[Point]) -> Table:
+    """How costs grow beside the formulas: slopes of log cost against log size, one a seed."""
+    lines = []
     for (panel, series), growth in study.growth.items():
         line = [p for p in points if (p.cell.panel, p.cell.series) == (panel, series)]
-        if len(line) < 2:
+        sizes = [point.cell.x for point in line if point.cell.x is not None]
+        seeds = set.intersection(*(set(point.values) for point in line)) if line else set()
+        if len(sizes) < 2 or not seeds:
             continue
-        x = np.log([point.cell.x for point in line if point.cell.x is not None])
-        seeds = set.intersection(*(set(point.values) for point in line))
-        if not seeds:
-            continue
-        slopes = [
-            float(np.polyfit(x, np.log([point.values[seed] for point in line]), 1)[0])
-            for seed in sorted(seeds)
-        ]
-        expected = np.polyfit(x, np.log([growth.cost(float(np.exp(one))) for one in x]), 1)[0]
-        found.append(
-            Exponent(panel, series, statistics.mean(slopes), growth.formula, float(expected))
-        )
-    return found
+        slopes = [_slope(sizes, [point.values[seed] for point in line]) for seed in sorted(seeds)]
+        expected = _slope(sizes, [growth.cost(size) for size in sizes])
+        measured = text(statistics.mean(slopes), ".2f")
+        lines.append((panel, series, measured, growth.formula, f"{expected:.2f}", str(len(slopes))))
+    header = ("model", "grows with", "measured exponent [95 % interval]", "paper's formula")
+    return Table("Growth", (*header, "its exponent here", "n"), tuple(lines))
+
+
+def _slope(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Plain
+from mcover.lab.studies.cells import Trial
 
 
 @dataclass(frozen=True)
@@ -25,25 +24,19 @@ class Metric:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of trial; its module has ``run(settings, seed) -> dict[str, float]``.
+    """A kind of trial. Rows of a kind are summarized by this table, without importing its class."""
 
-    It may have ``prepare(settings)``, which is called once before any trial starts and refuses what
-    no trial could do without (data that are not here, a package that is not installed).
-    """
-
-    module: str
+    trial: str
+    """Where its class is: module and name, with a colon between."""
     metrics: tuple[Metric, ...]
-    """The first is what figures show and comparisons compare."""
+    """The first is what figures show and comparisons compare; every row that is done has it."""
     axis: str
     """What the first metric is, in words."""
 
-    def load(self) -> ModuleType:
-        return import_module(self.module)
-
-    def prepare(self, settings: Plain) -> None:
-        prepare = getattr(self.load(), "prepare", None)
-        if prepare is not None:
-            prepare(settings)
+    def load(self) -> type[Trial]:
+        module, _, name = self.trial.partition(":")
+        found: type[Trial] = getattr(import_module(module), name)
+        return found
 
 
 _SOLVING = (
@@ -62,7 +55,7 @@ _EPSILON = "generalization error ε_g"
 
 KINDS: dict[str, Kind] = {
     "perceptron": Kind(
-        "mcover.lab.perceptron",
+        "mcover.lab.perceptron:PerceptronTrial",
         (
             *_SOLVING,
             Metric("proposals", "TTS99, 10⁶ proposals", "tts", ".1f", 1e-6),
@@ -70,41 +63,20 @@ KINDS: dict[str, Kind] = {
         ),
         _EPSILON,
     ),
-    "message-passing": Kind("mcover.lab.perceptron", _SOLVING, _EPSILON),
-    "network": Kind("", _TRAINING, "test error"),
-    "repeated": Kind("", _TRAINING, "test error"),
+    "message-passing": Kind("mcover.lab.perceptron:MessagePassingTrial", _SOLVING, _EPSILON),
+    "network": Kind("mcover.lab.training:NetworkTrial", _TRAINING, "test error"),
+    "repeated": Kind("mcover.lab.training:RepeatedTrial", _TRAINING, "test error"),
     "committee": Kind(
-        "",
+        "mcover.lab.training:CommitteeTrial",
         (*_TRAINING[:2], Metric("epochs", "epochs", spec=".0f"), *_TRAINING[3:]),
         "test error",
     ),
     "cost": Kind(
-        "",
+        "mcover.lab.studies.catalogue.costs:CostTrial",
         (Metric("microseconds", "µs an update", spec=".3g"),),
         "microseconds an update",
     ),
 }
-
-
-@dataclass(frozen=True)
-class PlainTrial:
-    """A trial by its kind and plain settings."""
-
-    kind: str  # type: ignore[misc]
-    settings: Plain
-
-    def run(self, seed: int) -> dict[str, float]:
-        found: dict[str, float] = find_kind(self.kind).load().run(self.settings, seed)
-        return found
-
-    def prepare(self) -> None:
-        find_kind(self.kind).prepare(self.settings)
-
-    def __plain__(self) -> dict[str, Any]:
-        return dict(self.settings)
-
-    def __replace__(self, **changes: Any) -> PlainTrial:
-        return PlainTrial(self.kind, {**self.settings, **changes})
 
 
 def find_kind(name: str) -> Kind:
