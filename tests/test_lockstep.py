@@ -906,18 +906,3 @@ def test_targets_that_are_no_batches_are_not_repeated_for_streams():
     outputs = covered(x)
     want = sum(F.cross_entropy(output, torch.cat([y, y]), weights) for output in outputs)
     torch.testing.assert_close(cover_loss(criterion, outputs, (y, weights)), want)
-
-
-@pytest.mark.parametrize("method", ["swa", "ema"])
-def test_averages_of_covers_with_batch_norm_are_trained_by_name(method):
-    from mcover.lab import data
-    from mcover.lab.training import Training, fit
-
-    digits = data.subset(data.load("digits"), 100, seed=0)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        layers = nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10)
-        covered = lift(nn.Sequential(*layers), 3, RING, seed=0)
-    history = fit(covered, digits, Training(epochs=4, batch=50, method=method), seed=0)
-    assert history.model(torch.zeros(2, 8, 8)).shape == (2, 10)
-    assert bool(history.model[2].running_var.isfinite().all())

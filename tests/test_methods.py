@@ -315,6 +315,8 @@ def test_averages_of_covers_with_batch_norm_measure_it_anew(method, routing, dig
     assert history.collapse_error[-1] < 0.9
     assert type(history.model) is nn.Sequential
     assert history.model[2].num_batches_tracked == 3
+    assert bool(history.model[2].running_var.isfinite().all())
+    assert history.model(torch.zeros(2, 8, 8)).shape == (2, 10)
     # One by one, as anybody would: torch's own function takes covers.
     torch.optim.swa_utils.update_bn([torch.from_numpy(digits.train_images)], covered)
     assert not torch.equal(covered.collapse()[2].running_mean, base[2].running_mean)

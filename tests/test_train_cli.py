@@ -186,7 +186,7 @@ def test_an_interrupt_still_shows_and_saves(tmp_path, capsys, monkeypatch):
         ("--epochs 0", "--epochs is 0"),
         ("--images 99999", "from 1 to 1442"),
         ("lifted --covers 0", "--covers is 0"),
-        ("lifted ring --sigma -1", "--sigma of GaussianRing is -1"),
+        ("lifted ring --sigma -1", "--sigma is -1"),
         ("sgd --covers 3", "--covers"),
         ("--rho 0.1", "--rho"),
         ("sam ring", "ring"),
