@@ -411,17 +411,15 @@ def test_there_are_many():
     assert len(CASES) >= 2000
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_the_valid_arguments_are_valid(call, tmp_path, monkeypatch):
+@pytest.mark.parametrize("call", [name for name, (_, given, _) in CALLS.items() if given])
+def test_the_arguments_that_the_others_vary_are_valid(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    function, given, domains = CALLS[call]
-    if set(domains) <= set(given) or given or not domains:
-        try:
+    function, given, _ = CALLS[call]
+    if call == "nn.load":
+        with pytest.raises(mcover.McoverError, match="missing"):
             function(**given)
-        except FileNotFoundError:
-            raise
-        except mcover.McoverError as error:
-            assert "missing" in str(error) or not given
+    else:
+        function(**given)
 
 
 @pytest.mark.parametrize("call", CALLS)
