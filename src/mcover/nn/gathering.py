@@ -7,8 +7,10 @@ torch allocated. Loops move bits, so they know the size of an element and not it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +19,6 @@ import torch
 from numba import carray, njit, types
 from numba.extending import intrinsic
 from torch import Tensor
-
-from mcover.nn.kernels import pool
 
 _TILE = 1024  # elements of a cover at a time: those of a few covers fit the first-level cache
 _CHOICES = 5  # covers that one expression chooses from; beyond, each element is looked up
@@ -142,3 +142,13 @@ def move(
     work(0, ends[1])
     for other in others:
         other.result()
+
+
+def pool(workers: int) -> ThreadPoolExecutor:
+    """Threads of this process: a child that was forked has none of its parent's."""
+    return _pool(workers, os.getpid())
+
+
+@cache
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="mcover")
