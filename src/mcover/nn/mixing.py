@@ -416,8 +416,11 @@ def _panels(units: int, contributions: int) -> list[slice]:
 
 
 def _few(out: Tensor, contributions: int) -> list[slice]:
-    """Samples of a convolution at a time; ``out`` is what one cover puts out."""
-    workspace = WORKSPACE if out.device.type == "cpu" else 32 * WORKSPACE
+    """Samples of a convolution at a time; ``out`` is what one cover puts out.
+
+    Half the workspace: inputs of all covers, and what oneDNN reorders, take as much again.
+    """
+    workspace = WORKSPACE // 2 if out.device.type == "cpu" else 16 * WORKSPACE
     return _cut(len(out), max(1, workspace // (contributions * max(1, out[:1].numel()))))
 
 
