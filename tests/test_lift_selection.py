@@ -89,8 +89,8 @@ def test_covers_of_low_rank_adapters_cost_little():
     covered = lift(model, 5, RING, select=["*.down", "*.up"], freeze=True, seed=0)
     report = covered.report()
     assert report.covered < 1.3 * report.parameters
-    fates = {row.name: row.fate for row in report.rows}
-    assert fates == {
+    treatments = {row.name: row.treatment for row in report.rows}
+    assert treatments == {
         "0.base": "frozen", "0.down": "mixed", "0.up": "mixed",
         "2.base": "frozen", "2.down": "mixed", "2.up": "mixed",
     }  # fmt: skip
@@ -115,8 +115,8 @@ def test_a_selector_that_matches_nothing_shows_the_names(select):
 def test_the_report_says_what_became_of_each_module():
     model, _ = tiny(Transformer)
     report = lift(model, 3, RING, seed=0).report()
-    fates = {row.name: (row.fate, row.blocks) for row in report.rows}
-    assert fates == {
+    treatments = {row.name: (row.treatment, row.blocks) for row in report.rows}
+    assert treatments == {
         "": ("copied", 0), "embed": ("mixed", 1), "attention": ("mixed", 4),
         "attention.out_proj": ("mixed", 4), "norm": ("copied", 0), "feed": ("mixed", 4),
         "back": ("mixed", 5), "head": ("mixed", 4),
@@ -125,7 +125,7 @@ def test_the_report_says_what_became_of_each_module():
     assert report.covered == 3 * report.parameters
     assert report.facts == RING.facts(3)
     directed = lift(model, 3, RING, "directed", seed=0).report()
-    assert {row.fate for row in directed.rows} == {"routed"}
+    assert {row.treatment for row in directed.rows} == {"routed"}
     for word in ("extra memory", "cost of a step", "spectral gap", "drift", "LayerNorm"):
         assert word in str(report)
 

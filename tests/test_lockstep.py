@@ -646,12 +646,12 @@ def test_the_report_counts_what_was_really_called():
             return self.a(x) + x @ self.b.weight.T
 
     covered = lift(Unused(), 3, RING, seed=0)
-    fates = {row.name: row.fate for row in covered.report().rows}
-    assert fates == {"a": "mixed", "b": "mixed", "c": "mixed"}
+    treatments = {row.name: row.treatment for row in covered.report().rows}
+    assert treatments == {"a": "mixed", "b": "mixed", "c": "mixed"}
     with pytest.warns(McoverWarning, match=r"met at 1 layers of 3: not at \['b', 'c'\]"):
         report = covered.report(torch.ones(2, 4))
-    fates = {row.name: row.fate for row in report.rows}
-    assert fates == {"a": "mixed", "b": "copied", "c": "copied"}
+    treatments = {row.name: row.treatment for row in report.rows}
+    assert treatments == {"a": "mixed", "b": "copied", "c": "copied"}
 
 
 def test_frozen_parameters_are_shared_and_stay_what_they_are():

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import reference
 from mcover.errors import McoverError
 from mcover.nn import mixing
-from mcover.nn.mixing import Geometry, block_slices, mix_convolution, mix_linear, mix_rows, plain
+from mcover.nn.mixing import Geometry, block_slices, mix_convolution, mix_linear, mix_rows
 
 TOLERANCE = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-10},
@@ -125,17 +125,12 @@ def each_layer(names=LAYERS):
     return pytest.mark.parametrize("layer", [LAYERS[name] for name in names], ids=list(names))
 
 
-@pytest.fixture(params=["whole", "small pieces", "torch's operations only"])
+@pytest.fixture(params=["whole", "small pieces"])
 def way(request, monkeypatch):
     """The ways in which one and the same sum is made."""
     if request.param == "small pieces":
-        for name in ("WORKSPACE", "UNITS", "SAMPLES"):
+        for name in ("WORKSPACE", "SAMPLES"):
             monkeypatch.setattr(mixing, name, 3)
-    if request.param == "torch's operations only":
-        with plain():
-            yield
-    else:
-        yield
 
 
 def found(mix, factors, tensors, seed=50):
@@ -317,12 +312,12 @@ def test_rows_mix_as_the_loops_say(units):
     mix_rows(rows, factors)[1].relu_()
 
 
-def test_a_counter_of_flops_sees_all_of_the_mixing_in_the_plain_way():
+def test_a_counter_of_flops_sees_all_of_the_mixing():
     for layer, products in (
         (LAYERS["linear"], 4 * 8 * 5),
         (LAYERS["convolution"], 3 * 6 * 36 * 4 * 9),
     ):
-        with plain(), FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False) as counter:
             ys = layer.mix(layer.mixer(), *layer.tensors())
         mixing_them = layer.covers**2 * layer.blocks * ys[0].numel()
         assert counter.get_total_flops() == 2 * (layer.covers * products + mixing_them)

@@ -122,5 +122,7 @@ def matters(gradient: Tensor | None) -> bool:
 def mixed_share(covered: Any) -> float:
     """Lifted parameters that mix or are routed, of all that are lifted, as ``report`` says."""
     rows = covered.report().rows
-    lifted = sum(row.parameters for row in rows if row.fate in ("mixed", "routed", "copied"))
-    return sum(row.parameters for row in rows if row.fate in ("mixed", "routed")) / max(lifted, 1)
+    lifted = sum(row.parameters for row in rows if row.treatment in ("mixed", "routed", "copied"))
+    return sum(row.parameters for row in rows if row.treatment in ("mixed", "routed")) / max(
+        lifted, 1
+    )

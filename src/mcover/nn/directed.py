@@ -7,20 +7,21 @@ and with all destinations it is the exact M-cover of the loss as one factor over
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mcover.compiled import njit
 from mcover.errors import McoverError
 from mcover.lifting import Granularity
-from mcover.nn.kernels import pool
 
 _TILE = 1024  # elements of a cover at a time: those of a few covers fit the first-level cache
 _CHOICES = 5  # covers that one expression chooses from; beyond, each element is looked up
@@ -29,7 +30,6 @@ _PART = 2**17  # elements of all covers that are worth a thread
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Arrays = tuple[NDArray[Any], ...]
-_compiled = njit(cache=True, nogil=True)
 
 
 def sources(shape: torch.Size, granularity: Granularity) -> int:
@@ -193,13 +193,22 @@ def _in_parts(read: Arrays, written: Arrays, index: NDArray[Any], columns: NDArr
     work = partial(loop, read, written, index, columns)
     parts = max(1, min(torch.get_num_threads(), len(index) * len(read) // _PART))
     ends = [len(index) * part // parts for part in range(parts + 1)]
-    others = [pool(parts - 1).submit(work, start, stop) for start, stop in pairwise(ends[1:])]
+    others = [
+        _pool(parts - 1, os.getpid()).submit(work, start, stop)
+        for start, stop in pairwise(ends[1:])
+    ]
     work(0, ends[1])
     for other in others:
         other.result()
 
 
-@_compiled
+@cache
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """Threads of this process: a child that was forked has none of its parent's."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="mcover")
+
+
+@njit()
 def _choose(
     read: Arrays, written: Arrays, index: NDArray[Any], columns: NDArray[Any], start: int, stop: int
 ) -> None:
@@ -241,7 +250,7 @@ def _choose(
                 out[i] = value
 
 
-@_compiled
+@njit()
 def _look_up(
     read: Arrays, written: Arrays, index: NDArray[Any], columns: NDArray[Any], start: int, stop: int
 ) -> None:

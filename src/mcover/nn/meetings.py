@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +16,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from mcover.errors import McoverError
-from mcover.nn.attention import attention
 from mcover.nn.copies import Override
 from mcover.nn.lockstep import inside_cover, meet
 from mcover.nn.mixing import Geometry, mix_convolution, mix_linear, mix_rows
@@ -233,11 +234,72 @@ def _of_embedding(site: Site, input: Tensor, weight: Tensor, *args: Any, **kwarg
     return site.lookup(F.embedding(input, weight, *args, **kwargs))
 
 
+_ATTENTION = inspect.signature(F.multi_head_attention_forward)
+
+
+def _of_attention(site: Site, *args: Any, **kwargs: Any) -> Any:
+    """The four projections meet; what lies between them is a cover's own.
+
+    Shape: query (L, N, E), key and value (T, N, ...), or without N; as in torch.
+    """
+    bound = _ATTENTION.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = SimpleNamespace(**bound.arguments)
+    if given.static_k is not None or given.static_v is not None:
+        return NotImplemented
+    if given.is_causal and given.attn_mask is None:
+        raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
+    inputs, single = [given.query, given.key, given.value], given.query.ndim == 2
+    if single:
+        inputs = [x.unsqueeze(1) for x in inputs]
+    if given.use_separate_proj_weight:
+        weights = given.q_proj_weight, given.k_proj_weight, given.v_proj_weight
+    else:
+        weights = given.in_proj_weight.chunk(3)
+    biases = (None,) * 3 if given.in_proj_bias is None else given.in_proj_bias.chunk(3)
+    q, k, v = (
+        site.linear(x, weight, bias, part).unflatten(-1, (given.num_heads, -1)).permute(1, 2, 0, 3)
+        for x, weight, bias, part in zip(inputs, weights, biases, "qkv", strict=True)
+    )
+    mask = _mask(given.attn_mask, given.key_padding_mask, q, given.num_heads)
+    dropout = given.dropout_p if given.training else 0.0
+    scores = None
+    if given.need_weights:
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        scores = torch.softmax(scores if mask is None else scores + mask, -1)
+        scores = F.dropout(scores, dropout, given.training)
+        heads = scores @ v
+        scores = scores.mean(1) if given.average_attn_weights else scores
+        scores = scores.squeeze(0) if single else scores
+    else:
+        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    joined = heads.permute(2, 0, 1, 3).flatten(-2)
+    y = site.linear(joined, given.out_proj_weight, given.out_proj_bias, "out")
+    return (y.squeeze(1) if single else y), scores
+
+
+def _mask(mask: Tensor | None, padding: Tensor | None, like: Tensor, heads: int) -> Tensor | None:
+    """Both masks as one additive mask that broadcasts to scores (N, heads, L, T)."""
+
+    def additive(mask: Tensor | None) -> Tensor | None:
+        if mask is None or mask.dtype != torch.bool:
+            return mask
+        return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))
+
+    mask, padding = additive(mask), additive(padding)
+    if mask is not None and mask.ndim == 3:
+        mask = mask.unflatten(0, (-1, heads))
+    if padding is None:
+        return mask
+    padding = padding.view(-1, 1, 1, padding.shape[-1])
+    return padding if mask is None else mask + padding
+
+
 _PRODUCTS: dict[Any, Callable[..., Any]] = {
     F.linear: _of_linear,
     torch.addmm: _of_addmm,
     F.embedding: _of_embedding,
-    F.multi_head_attention_forward: attention,
+    F.multi_head_attention_forward: _of_attention,
     **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), _of_convolution),
     **dict.fromkeys(
         (torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), _of_product

@@ -7,8 +7,8 @@ forward and backward. Three observations make this cheap:
 
 - contributions of all blocks of a panel of units are one batched product for each cover, and
   mixing them is one more, with a matrix of M × M·G for each unit;
-- a convolution makes all blocks at once if they are its groups, with each group's weights reading
-  one block; its messages are mixed where they lie by :mod:`mcover.nn.kernels`;
+- a convolution makes the contributions of all covers and blocks at once if they are its groups,
+  with each group's weights reading one block;
 - where covers share the input, mixing commutes with the product: weights are mixed instead,
   W_eff[β] = Σ_α Q̂[r,g,β,α] W[α] on block g, at no cost per sample.
 
@@ -19,8 +19,7 @@ Activations come and go as one tensor per cover: no stacked copy is ever kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -37,34 +36,6 @@ Covers = tuple[Tensor, ...]
 
 WORKSPACE = 2**21  # elements of contributions at a time, about
 SAMPLES = 512  # of a linear layer at a time, at most
-UNITS = 64  # of a linear layer at a time, at most
-
-_plain = False
-
-
-@contextmanager
-def plain() -> Iterator[None]:
-    """Mixes in torch's own operations only, which dispatch modes (a counter of flops) can see.
-
-    For all threads: a backward may run in another one.
-    """
-    global _plain
-    before, _plain = _plain, True
-    try:
-        yield
-    finally:
-        _plain = before
-
-
-def block_slices(inputs: int, blocks: int) -> list[slice]:
-    """The inputs of each block: blocks of near-equal size, the first ones wider.
-
-    >>> block_slices(5, 2)
-    [slice(0, 3, None), slice(3, 5, None)]
-    """
-    size, wider = divmod(inputs, blocks)
-    edges = [g * size + min(g, wider) for g in range(blocks + 1)]
-    return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
 # --- what layers call -----------------------------------------------------------------------------
@@ -90,7 +61,7 @@ def mix_linear(
     if _is_exact(mixer):
         ys = mix_rows([F.linear(x, w) for x, w in zip(xs, weight, strict=True)], mixer)
         return tuple(y if b is None else y + b for y, b in zip(ys, biases, strict=True))
-    return _apply(_MixLinear, weight, mixer, bias, *xs)
+    return _apply(_MixLinear, weight, mixer, bias, None, *xs)
 
 
 @dataclass(frozen=True)
@@ -109,7 +80,7 @@ class Geometry:
         return all(size > 0 for size in self.space(x, weight))
 
     def space(self, x: Tensor, weight: Tensor) -> tuple[int, ...]:
-        """The size of what comes out, along each axis."""
+        """The size of the output along each axis."""
         sizes = zip(
             x.shape[2:], weight.shape[2:], self.stride, self.padding, self.dilation, strict=True
         )
@@ -186,7 +157,7 @@ def _apply(function: Any, *given: Any) -> Covers:
     return outs
 
 
-# --- how gradients find their way back ------------------------------------------------------------
+# --- forward, and the way back of gradients -------------------------------------------------------
 
 
 class _MixRows(torch.autograd.Function):
@@ -210,106 +181,107 @@ class _MixRows(torch.autograd.Function):
         return None, *_apply(_MixRows, ctx.saved_tensors[0].mH, *grads)
 
 
-class _MixLinear(torch.autograd.Function):
-    """Per-cover inputs: products of a panel of units, then mixing, both as batched products.
+class _Mix(torch.autograd.Function):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Covers) -> None:
+        weight, mixer, _, ctx.at, *xs = inputs
+        ctx.save_for_backward(weight, mixer, *xs)
 
-    Mixing wants samples innermost and layers want units innermost, so what comes and goes is
-    transposed once, by whole matrices.
+
+class _MixLinear(_Mix):
+    """Per-cover inputs: batched products of a panel of units, then one more to mix them.
+
+    Mixing wants samples innermost and layers want units innermost, so results and their gradients
+    are transposed.
     """
 
     @staticmethod
-    def forward(weight: Tensor, mixer: Tensor, bias: Tensor | None, *xs: Tensor) -> Covers:
-        (covers, units, _), blocks = weight.shape, mixer.shape[1]
-        q, w = _flat(mixer), _split(weight, 2, blocks).movedim(2, 1)
-        hs = [_split(x.reshape(-1, x.shape[-1]), 1, blocks).permute(1, 2, 0) for x in xs]
-        shift = (weight.new_zeros(covers, units) if bias is None else bias).T.unsqueeze(-1)
+    def forward(
+        weight: Tensor, mixer: Tensor, bias: Tensor | None, at: None, *xs: Tensor
+    ) -> Covers:
+        (covers, units, inputs), blocks = weight.shape, mixer.shape[1]
+        q, w = _by_unit(mixer), _split(weight, 2, blocks).transpose(1, 2)
+        hs = [_split(x.reshape(-1, inputs), 1, blocks).permute(1, 2, 0) for x in xs]
         outs = tuple(x.new_empty(*x.shape[:-1], units) for x in xs)
         for rows in _cut(hs[0].shape[-1], SAMPLES):
-            samples = _length(rows)
-            turned = weight.new_empty(covers, units, samples)
-            panels = _panels(units, covers * blocks * samples)
-            room = weight.new_empty(covers, blocks, _length(panels[0]), samples)
-            for panel in panels:
-                c = room[:, :, : _length(panel)]
+            for panel in _panels(units, covers * blocks * _length(rows)):
+                c = weight.new_empty(covers, blocks, _length(panel), _length(rows))
                 for own, h, into in zip(w, hs, c, strict=True):
                     torch.bmm(own[:, panel], h[..., rows], out=into)
-                mixed = torch.baddbmm(shift[panel], q[panel], c.flatten(0, 1).transpose(0, 1))
-                turned[:, panel] = mixed.transpose(0, 1)
-            for out, part in zip(outs, turned, strict=True):
-                out.view(-1, units)[rows] = part.T
+                mixed = torch.bmm(q[panel], c.flatten(0, 1).transpose(0, 1))
+                for beta, out in enumerate(outs):
+                    out.view(-1, units)[rows, panel] = mixed[:, beta].T
+        if bias is not None:
+            for out, own in zip(outs, bias, strict=True):
+                out += own
         return outs
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Covers) -> None:
-        weight, mixer, _, *xs = inputs
-        ctx.save_for_backward(weight, mixer, *xs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         weight, mixer, *xs = ctx.saved_tensors
-        need_weight, _, need_bias, *need_xs = ctx.needs_input_grad
+        need_weight, _, need_bias, _, *need_xs = ctx.needs_input_grad
         grad_bias = _bias_gradient(grads, -1) if need_bias else None
         if torch.is_grad_enabled():
             to_weight, *to_xs = vjp(partial(_linear_equation, mixer), weight, *xs)[1](grads)
-            return to_weight, None, grad_bias, *to_xs
+            return to_weight, None, grad_bias, None, *to_xs
         (covers, units, inputs), blocks = weight.shape, mixer.shape[1]
-        back = _flat(mixer).mH
-        # All covers and blocks side by side, (M · blocks, units or samples, width).
-        w = _split(weight, 2, blocks).movedim(2, 1).conj()
-        h = _split(torch.stack([x.reshape(-1, inputs) for x in xs]), 2, blocks)
-        h = h.movedim(2, 1).flatten(0, 1).conj()
-        to_weight = weight.new_empty(covers, units, blocks, w.shape[-1]) if need_weight else None
-        to_x = torch.empty_like(h) if any(need_xs) else None
-        for rows in _cut(h.shape[1], SAMPLES):
-            samples = _length(rows)
-            # A little more than samples apart: rows whole pages apart compete for cache lines.
-            turned = weight.new_zeros(units, covers, samples | 16)
-            for beta, grad in enumerate(grads):
-                turned[:, beta, :samples] = grad.reshape(-1, units)[rows].T.contiguous()
-            for panel in _panels(units, covers * blocks * samples):
-                errors = torch.bmm(back[panel], turned[panel]).transpose(0, 1)[..., :samples]
-                if to_x is not None:  # a sum over panels: the first one starts it
-                    into = to_x[:, rows]
-                    started = int(panel.start > 0)
-                    own = w[:, :, panel].flatten(0, 1)
-                    torch.baddbmm(into, errors.mT, own, beta=started, out=into)
-                if to_weight is not None:  # a sum over samples
-                    part = torch.bmm(errors, h[:, rows]).unflatten(0, (covers, blocks))
-                    into = to_weight[:, panel].transpose(1, 2)
-                    into.add_(part) if rows.start else into.copy_(part)
-        grad_xs: Sequence[Tensor | None] = [None] * covers
-        if to_x is not None:
-            joined = _join(to_x.unflatten(0, (covers, blocks)).transpose(1, 2), 2, inputs)
-            grad_xs = [part.view(x.shape) for part, x in zip(joined, xs, strict=True)]
+        q, w = _by_unit(mixer).mH, _split(weight, 2, blocks).transpose(1, 2).conj()
+        hs = [_split(x.reshape(-1, inputs), 1, blocks).transpose(0, 1).conj() for x in xs]
+        _, samples, width = hs[0].shape
+        to_weight = weight.new_empty(covers, units, blocks, width) if need_weight else None
+        to_xs = [x.new_empty(samples, blocks, width) if any(need_xs) else None for x in xs]
+        for rows in _cut(samples, SAMPLES):
+            sums = weight.new_empty(covers, blocks, _length(rows), width)
+            for panel in _panels(units, covers * blocks * _length(rows)):
+                # A little more than samples apart: rows whole pages apart compete for cache lines.
+                turned = weight.new_zeros(_length(panel), covers, _length(rows) | 16)
+                for beta, grad in enumerate(grads):
+                    turned[:, beta, : _length(rows)] = grad.reshape(-1, units)[rows, panel].T
+                errors = torch.bmm(q[panel], turned)[..., : _length(rows)]
+                errors = errors.unflatten(1, (covers, blocks)).permute(1, 2, 0, 3)
+                for alpha, error in enumerate(errors):
+                    if any(need_xs):  # a sum over panels: the first one starts it
+                        into, own = sums[alpha], w[alpha, :, panel]
+                        torch.baddbmm(into, error.mT, own, beta=panel.start > 0, out=into)
+                    if to_weight is not None:  # a sum over samples
+                        part = torch.bmm(error, hs[alpha][:, rows]).transpose(0, 1)
+                        into = to_weight[alpha, panel]
+                        into.add_(part) if rows.start else into.copy_(part)
+            for to_x, part in zip(to_xs, sums, strict=True):
+                if to_x is not None:
+                    to_x[rows] = part.transpose(0, 1)
+        grad_xs = [
+            None if to_x is None else _join(to_x, 1, inputs).view(x.shape)
+            for to_x, x in zip(to_xs, xs, strict=True)
+        ]
         grad_weight = None if to_weight is None else _join(to_weight, 2, inputs)
-        return grad_weight, None, grad_bias, *grad_xs
+        return grad_weight, None, grad_bias, None, *grad_xs
 
 
-class _MixConvolution(torch.autograd.Function):
-    """Per-cover inputs: torch's grouped convolution of a few samples, then mixing in place."""
+class _MixConvolution(_Mix):
+    """Per-cover inputs: one convolution makes all contributions of a few samples, as its groups.
+
+    They lie as (samples, M · blocks, units, positions), and are mixed sample by sample.
+    """
 
     @staticmethod
     def forward(
         weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry, *xs: Tensor
     ) -> Covers:
         (covers, units), blocks = weight.shape[:2], mixer.shape[1]
-        q, w = _flat(mixer), _weights_by_block(weight, blocks, at.groups)
-        start = weight.new_zeros(covers, units) if bias is None else bias
-        space = at.space(xs[0], weight[0])
-        outs = tuple(x.new_empty(len(x), units, *space) for x in xs)
+        q, w = _by_unit(mixer), _weights_by_block(weight, blocks, at.groups)
+        outs = tuple(x.new_empty(len(x), units, *at.space(x, weight[0])) for x in xs)
+        shift = (weight.new_zeros(covers, units) if bias is None else bias).unsqueeze(-1)
         for rows in _few(outs[0], covers * blocks):
-            few = [_by_block(x[rows], blocks, at.groups) for x in xs]
-            c = [
-                _maps(at.convolve(x, own, None, blocks * at.groups), units)
-                for x, own in zip(few, w, strict=True)
-            ]
-            _mix_maps(q, start, c, [_maps(out[rows], units) for out in outs])
+            x = _by_block([x[rows] for x in xs], blocks, at.groups)
+            c = at.convolve(x, w, None, covers * blocks * at.groups).contiguous()
+            c = c.flatten(2).unflatten(1, (-1, units)).transpose(1, 2)
+            mixed = c.new_empty(*c.shape[:2], covers, c.shape[-1])
+            for one, into in zip(c, mixed, strict=True):
+                torch.bmm(q, one, out=into)
+            for beta, out in enumerate(outs):
+                torch.add(mixed[:, :, beta], shift[beta], out=out[rows].flatten(2))
         return outs
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Covers) -> None:
-        weight, mixer, _, ctx.at, *xs = inputs
-        ctx.save_for_backward(weight, mixer, *xs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -322,29 +294,30 @@ class _MixConvolution(torch.autograd.Function):
             to_weight, *to_xs = vjp(equation, weight, *xs)[1](grads)
             return to_weight, None, grad_bias, None, *to_xs
         (covers, units), blocks = weight.shape[:2], mixer.shape[1]
-        q, w = _flat(mixer).mH.contiguous(), _weights_by_block(weight, blocks, at.groups)
-        start = weight.new_zeros(covers * blocks, units)
-        to_weight = torch.zeros_like(w) if need_weight else None
-        grad_xs = [
-            x.new_empty(x.shape) if need else None for x, need in zip(xs, need_xs, strict=True)
-        ]
+        q, w = _by_unit(mixer).mT, _weights_by_block(weight, blocks, at.groups)
+        by_block = torch.zeros_like(w) if need_weight else None
+        need_x = any(need_xs)
+        to_xs = tuple(x.new_empty(x.shape) for x in xs if need_x)
         for rows in _few(grads[0], covers * blocks):
-            parts = [g[rows] for g in grads]
-            errors = [g.new_empty(len(g), blocks * units, *g.shape[2:]) for g in parts]
-            _mix_maps(q, start, [_maps(g, units) for g in parts], [_maps(e, units) for e in errors])
-            for alpha, (error, x, grad_x) in enumerate(zip(errors, xs, grad_xs, strict=True)):
-                few = _by_block(x[rows], blocks, at.groups)
-                need = (grad_x is not None, need_weight)
-                to_few, to_own = at.backward(error, few, w[alpha], blocks * at.groups, need)
-                if grad_x is not None:
-                    grad_x[rows] = _from_block(to_few, blocks, at.groups, weight.shape[2])
-                if to_weight is not None:
-                    to_weight[alpha] += to_own
+            g = torch.stack([grad[rows].flatten(2) for grad in grads], 2)
+            errors = g.new_empty(len(g), covers * blocks, units, g.shape[-1])
+            for one, into in zip(g, errors, strict=True):
+                into.copy_(torch.bmm(q, one).transpose(0, 1))
+            errors = errors.flatten(1, 2).unflatten(2, grads[0].shape[2:])
+            x = _by_block([x[rows] for x in xs], blocks, at.groups)
+            need = need_x, need_weight
+            to_x, part = at.backward(errors, x, w, covers * blocks * at.groups, need)
+            if by_block is not None:
+                by_block += part
+            if need_x:
+                split = to_x.unflatten(1, (covers, blocks, at.groups, -1)).transpose(2, 3)
+                for into, own in zip(to_xs, split.unbind(1), strict=True):
+                    into[rows] = _join(own, 2, weight.shape[2]).flatten(1, 2)
         grad_weight = None
-        if to_weight is not None:
-            by_group = to_weight.unflatten(1, (blocks, at.groups, -1)).movedim(1, 3)
+        if by_block is not None:
+            by_group = by_block.unflatten(0, (covers, blocks, at.groups, -1)).movedim(1, 3)
             grad_weight = _join(by_group, 3, weight.shape[2]).flatten(1, 2)
-        return grad_weight, None, grad_bias, None, *grad_xs
+        return grad_weight, None, grad_bias, None, *(to_xs or [None] * covers)
 
 
 def _linear_equation(mixer: Tensor, weight: Tensor, *xs: Tensor) -> Covers:
@@ -365,10 +338,27 @@ def _convolution_equation(mixer: Tensor, at: Geometry, weight: Tensor, *xs: Tens
     return sum(parts[1:], parts[0]).unbind()
 
 
-# --- layouts, pieces and the mixing itself --------------------------------------------------------
+def _bias_gradient(grads: Sequence[Tensor], axis: int) -> Tensor:
+    """Sums over everything but units, which lie along ``axis``."""
+    others = [k for k in range(grads[0].ndim) if k != axis % grads[0].ndim]
+    return torch.stack([grad.sum(others) if others else grad for grad in grads])
 
 
-def _flat(mixer: Tensor) -> Tensor:
+# --- layouts and pieces ---------------------------------------------------------------------------
+
+
+def block_slices(inputs: int, blocks: int) -> list[slice]:
+    """The inputs of each block: blocks of near-equal size, the first ones wider.
+
+    >>> block_slices(5, 2)
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    size, wider = divmod(inputs, blocks)
+    edges = [g * size + min(g, wider) for g in range(blocks + 1)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]
+
+
+def _by_unit(mixer: Tensor) -> Tensor:
     """(units, M, M · blocks): a unit's mixer as one matrix, columns by cover and then by block."""
     return mixer.permute(0, 2, 3, 1).flatten(2).contiguous()
 
@@ -396,63 +386,42 @@ def _places(inputs: int, blocks: int, device: torch.device) -> Tensor:
     """Where inputs lie among blocks that all have the width of the first."""
     spans = block_slices(inputs, blocks)
     width = spans[0].stop
-    places = [g * width + i for g, span in enumerate(spans) for i in range(span.stop - span.start)]
+    places = [g * width + i for g, span in enumerate(spans) for i in range(_length(span))]
     return torch.tensor(places, device=device)
 
 
-def _by_block(x: Tensor, blocks: int, groups: int) -> Tensor:
-    """Channels by block and then by group, so that each is a group of one convolution."""
-    x = _split(x.contiguous().unflatten(1, (groups, -1)), 2, blocks)
-    return x.transpose(1, 2).flatten(1, 3)
-
-
-def _from_block(x: Tensor, blocks: int, groups: int, inputs: int) -> Tensor:
-    x = x.unflatten(1, (blocks, groups, -1)).transpose(1, 2)
-    return _join(x, 2, inputs).flatten(1, 2)
+def _by_block(xs: Sequence[Tensor], blocks: int, groups: int) -> Tensor:
+    """Channels of all covers, by block and then by group: each is a group of one convolution."""
+    split = [_split(x.contiguous().unflatten(1, (groups, -1)), 2, blocks) for x in xs]
+    return torch.cat([x.transpose(1, 2).flatten(1, 3) for x in split], 1)
 
 
 def _weights_by_block(weight: Tensor, blocks: int, groups: int) -> Tensor:
-    """The weights that go with :func:`_by_block`: (M, blocks · units, width, *kernel)."""
+    """The weights that go with :func:`_by_block`: (M · blocks · units, width, *kernel)."""
     w = _split(weight.unflatten(1, (groups, -1)), 3, blocks)
-    return w.movedim(3, 1).flatten(1, 3)
-
-
-def _maps(t: Tensor, units: int) -> Tensor:
-    """(samples, blocks · units, *space) as (samples, blocks, units, positions)."""
-    return t.contiguous().flatten(2).unflatten(1, (-1, units))
+    return w.movedim(3, 1).flatten(0, 3)
 
 
 def _length(part: slice) -> int:
     return int(part.stop - part.start)
 
 
-def _bias_gradient(grads: Sequence[Tensor], axis: int) -> Tensor:
-    """Sums over everything but units, which lie along ``axis``."""
-    others = [k for k in range(grads[0].ndim) if k != axis % grads[0].ndim]
-    return torch.stack([grad.sum(others) if others else grad for grad in grads])
-
-
 def _panels(units: int, contributions: int) -> list[slice]:
-    """Units at a time, such that so many contributions to each stay in the cache.
+    """Units at a time, such that so many contributions to each fit the workspace.
 
-    Whole panels are a multiple of 16 units wide: products are slower between.
+    Panels are a multiple of 16 units wide: products are slower between.
     """
-    most = min(UNITS, WORKSPACE // max(1, contributions))
-    step = max(16, most - most % 16)
-    return [slice(start, min(start + step, units)) for start in range(0, units, step)]
+    wide = max(16, WORKSPACE // max(1, contributions) // 16 * 16)
+    return [slice(start, min(start + wide, units)) for start in range(0, units, wide)]
 
 
-def _few(out: Tensor, rows: int) -> list[slice]:
+def _few(out: Tensor, contributions: int) -> list[slice]:
     """Samples of a convolution at a time; ``out`` is what one cover puts out.
 
-    Four times the workspace: torch lays out weights anew in each call, which many samples share.
+    Half the workspace: inputs of all covers, and what oneDNN reorders, take as much again.
     """
-    each = rows * max(1, out[:1].numel())
-    return _cut(len(out), max(1, 4 * _workspace(out) // each))
-
-
-def _workspace(like: Tensor) -> int:
-    return WORKSPACE if like.device.type == "cpu" else 8 * WORKSPACE
+    workspace = WORKSPACE // 2 if out.device.type == "cpu" else 16 * WORKSPACE
+    return _cut(len(out), max(1, workspace // (contributions * max(1, out[:1].numel()))))
 
 
 def _cut(count: int, most: int) -> list[slice]:
@@ -462,20 +431,3 @@ def _cut(count: int, most: int) -> list[slice]:
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     return block_slices(count, max(1, -(-count // most)))
-
-
-def _mix_maps(
-    q: Tensor, start: Tensor, sources: Sequence[Tensor], targets: Sequence[Tensor]
-) -> None:
-    """targets[j] = start[j] + Σ_k q[r, j, k] sources[k]; shapes as in the compiled loop."""
-    if q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64) and not _plain:
-        from mcover.nn.kernels import mix_samples  # compiles on first use
-
-        given = tuple(t.detach().numpy() for t in sources)
-        into = tuple(t.detach().numpy() for t in targets)
-        factors, first = q.detach().numpy(), start.detach().contiguous().numpy()
-        mix_samples(factors, first, given, into, torch.get_num_threads())
-        return
-    mixed = torch.einsum("rjk,nkrv->njrv", q, torch.cat(list(sources), 1)) + start.unsqueeze(-1)
-    for target, part in zip(targets, mixed.chunk(len(targets), 1), strict=True):
-        target.copy_(part)

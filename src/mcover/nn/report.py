@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mcover.lifting import Settings
 from mcover.nn.collapse import cover
-from mcover.nn.mixing import plain
 from mcover.topology import Facts
 
 
@@ -23,7 +22,8 @@ class Row:
     Attributes:
         name: in the base model.
         kind: the layer's class.
-        fate: "mixed" (its block messages cross), "routed" (its weights are gathered along routes),
+        treatment: "mixed" (its block messages cross), "routed" (its weights are gathered along
+            routes),
             "copied" (one per cover, which never meets the others), "shared", or "frozen" (shared
             and not trained).
         parameters: in the base model.
@@ -33,7 +33,7 @@ class Row:
 
     name: str
     kind: str
-    fate: str
+    treatment: str
     parameters: int
     covered: int
     blocks: int
@@ -65,9 +65,9 @@ class Report:
     facts: Facts
 
     def __str__(self) -> str:
-        header = ["module", "layer", "fate", "blocks", "parameters", "covered"]
+        header = ["module", "layer", "treatment", "blocks", "parameters", "covered"]
         lines = [
-            [row.name or "(model)", row.kind, row.fate, str(row.blocks or ""),
+            [row.name or "(model)", row.kind, row.treatment, str(row.blocks or ""),
              f"{row.parameters:,}", f"{row.covered:,}"]
             for row in self.rows
         ]  # fmt: skip
@@ -113,8 +113,10 @@ def report(covered: Any, /, *args: Any, **kwargs: Any) -> Report:
         there = sum(value.numel() for value in own)
         lifted = any(id(value) in stacks for value in own)
         trained = any(value.requires_grad for value in own)
-        fate = _fate(covered, lifted, trained, id(module) in blocks)
-        rows.append(Row(name, type(module).__name__, fate, here, there, blocks.get(id(module), 0)))
+        treatment = _treatment(covered, lifted, trained, id(module) in blocks)
+        rows.append(
+            Row(name, type(module).__name__, treatment, here, there, blocks.get(id(module), 0))
+        )
         products += there
     passes = covered.passes
     base = sum(_base_size(covered, value, stacks) for value in every.values())
@@ -134,7 +136,7 @@ def report(covered: Any, /, *args: Any, **kwargs: Any) -> Report:
     )
 
 
-def _fate(covered: Any, lifted: bool, trained: bool, mixes: bool) -> str:
+def _treatment(covered: Any, lifted: bool, trained: bool, mixes: bool) -> str:
     if not lifted:
         return "shared" if trained else "frozen"
     if covered.is_directed:
@@ -181,7 +183,7 @@ def _flops(model: nn.Module, args: Any, kwargs: Any) -> int:
     """
     training = model.training
     try:
-        with plain(), FlopCounterMode(display=False) as counter, torch.enable_grad():
+        with FlopCounterMode(display=False) as counter, torch.enable_grad():
             model.eval()(*args, **kwargs)
     finally:
         model.train(training)
