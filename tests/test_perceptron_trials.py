@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mcover.lab.studies.exchange import read_csv
+from mcover.lab.studies.rows import read_csv
 
 from mcover import (
     RSA,

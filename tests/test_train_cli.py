@@ -209,6 +209,19 @@ def test_bad_input_ends_with_a_message(words, message, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_plain_model_is_trained_beside(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mcover.progress._PLAIN_SECONDS", -1.0)
+    monkeypatch.setattr("mcover.lab.training.loop._SHOW_SECONDS", 0.0)
+    train("--compare lifted --covers 3", tmp_path)
+    said = capsys.readouterr()
+    shares = [int(line[:3]) for line in said.err.splitlines()]
+    assert shares == sorted(shares)
+    assert "test error of the plain model" in said.out
+    with pytest.raises(SystemExit):
+        train("--compare sgd", tmp_path)
+    assert "compare is True, and the model is trained plain" in capsys.readouterr().err
+
+
 def test_a_line_says_how_far_it_is(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mcover.progress._PLAIN_SECONDS", -1.0)
     monkeypatch.setattr("mcover.lab.training.loop._SHOW_SECONDS", 0.0)
@@ -221,12 +234,13 @@ def test_a_line_says_how_far_it_is(tmp_path, capsys, monkeypatch):
     assert max(map(len, shown)) < 80
 
 
-@pytest.mark.parametrize("seeds", [1, 10])
-def test_the_live_line_fits_80_columns(seeds, monkeypatch):
+@pytest.mark.parametrize(("seeds", "compare"), [(1, False), (10, False), (1, True), (10, True)])
+def test_the_live_line_fits_80_columns(seeds, compare, monkeypatch):
     terminal = Console(file=io.StringIO(), width=80, force_terminal=True)
     monkeypatch.setattr("mcover.progress.errors", terminal)
     with progress.live_line() as line:
-        show = Train(CommitteeTrial(), seeds=seeds)._show(line, seeds - 1)
+        train = Train(CommitteeTrial(), seeds=seeds, compare=compare)
+        show = train._show(line, seeds - 1, train.trial)
         show(Status(0.999, 20_000, 1.234e-5, 0.4567))
         line._bar.refresh()
         shown = line._bar.get_renderable()
