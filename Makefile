@@ -66,6 +66,7 @@ check: $(VENV)/.check
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(RUN) results/page.py --check
 
 bench: $(VENV)/.torch
 	$(RUN) bench/import_time.py
