@@ -7,7 +7,6 @@ AdamW decays weights beside Adam's: momentum and normalisation act on gradients 
 from __future__ import annotations
 
 import inspect
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -136,27 +135,24 @@ class Coupled(Optimizer):
         self.base.__setstate__({"state": self.state, "param_groups": self.param_groups})
 
 
-def check_number(
-    group: Group, name: str, *, above: float = -math.inf, below: float = math.inf, also: str = ""
-) -> None:
-    """Refuses an option that is not a number from 0 on; ``also`` is what else may be written."""
+def check_number(group: Group, name: str, also: str = "", **limits: float) -> None:
+    """Refuses an option outside its limits, 0 on by default; ``also`` is what else is allowed."""
     value = group[name]
     is_tensor = isinstance(value, Tensor) and value.ndim == 0  # torch takes them for lr
-    limits: Any = {"least": 0} if above < 0 else {"above": above}
+    plain = value.item() if is_tensor else value
     try:
-        plain = value.item() if is_tensor else value
-        plain = checks.real(name, plain, **limits, below=below, infinite=bool(also))
+        plain = checks.real(name, plain, **(limits or {"least": 0}), infinite=bool(also))
     except McoverError as error:
         raise McoverError(f"{str(error).rstrip('.')}{also}.") from None
     group[name] = value if is_tensor else plain
 
 
-def check_coupling(group: Group) -> bool:
-    """Refuses a coupling that is neither a number nor "auto"; says whether it is "auto"."""
-    if isinstance(group["coupling"], str) and group["coupling"] == "auto":
-        return True
-    check_number(group, "coupling", also=", inf or 'auto'")
-    return False
+def is_auto(group: Group) -> bool:
+    """Whether the coupling is "auto"; refused where it is no number either."""
+    auto = isinstance(group["coupling"], str) and group["coupling"] == "auto"
+    if not auto:
+        check_number(group, "coupling", also=", inf or 'auto'")
+    return auto
 
 
 def own_groups(params: ParamsT) -> ParamsT:
