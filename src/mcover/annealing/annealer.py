@@ -58,8 +58,8 @@ def anneal(
         problem: :func:`~mcover.teacher_student`, :class:`~mcover.Perceptron` or
             :class:`~mcover.Committee`.
         method: :class:`~mcover.MCover`, :class:`~mcover.RSA` or :class:`~mcover.Vanilla`.
-        schedule: temperatures, one for each sweep; the paper's LinearSchedule(0.4, 0.01, 1e-4) by
-            default. A plain sequence of numbers is taken as it is.
+        schedule: one temperature for each sweep, also as plain numbers; the paper's
+            LinearSchedule(0.4, 0.01, 1e-4) by default.
         num_sweeps: in place of a schedule: so many sweeps from T = 0.4 to 0.01, linearly.
         rule: acceptance, "glauber" 1/(1 + exp(ΔE/T)) or "metropolis" min(1, exp(−ΔE/T)).
         energy: "linear", Σ max(0, −Δ), or "errors", the number of wrong patterns.

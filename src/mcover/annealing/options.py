@@ -174,9 +174,9 @@ Schedule: TypeAlias = LinearSchedule | GeometricSchedule | BetaSchedule | Custom
 
 def schedule_of(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -> Schedule:
     """The schedule that is meant: one as it is, plain numbers, or so many sweeps."""
+    if num_sweeps is not None and schedule is not None:
+        raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
     if num_sweeps is not None:
-        if schedule is not None:
-            raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
         sweeps = checks.whole("num_sweeps", num_sweeps, 1)
         if sweeps == 1:
             return CustomSchedule((LinearSchedule.start,))

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -73,7 +72,6 @@ class PerceptronTrial(_Instance):
         self, seed: int, record: int = 2, interrupt: Callable[[], bool] | None = None
     ) -> tuple[Outcome, AnnealResult]:
         """The outcome of the best read, and the result that it is taken from."""
-        _warm_up()
         problem = self.problem(seed)
         result = anneal(
             problem,
@@ -137,14 +135,11 @@ def run_paired(
     halt = threading.Event()
 
     def one(seed: int) -> list[tuple[str, Outcome, Trajectory]]:
-        found = []
-        for name, trial in trials.items():
-            try:
-                outcome, result = trial.anneal(seed, record=50, interrupt=halt.is_set)
-            except KeyboardInterrupt:  # halted
-                return []
-            found.append((name, outcome, result.trajectory))
-        return found
+        try:
+            found = {n: t.anneal(seed, record=50, interrupt=halt.is_set) for n, t in trials.items()}
+        except KeyboardInterrupt:  # halted
+            return []
+        return [(name, outcome, result.trajectory) for name, (outcome, result) in found.items()]
 
     pool = ThreadPoolExecutor(workers or checks.cpus())
     try:
@@ -172,10 +167,3 @@ def join(courses: Sequence[Trajectory]) -> Trajectory:
     names = {one.name for one in fields(Trajectory)} - {"sweep", "temperature"}
     stacked = {n: np.concatenate([getattr(course, n) for course in courses]) for n in names}
     return replace(courses[0], **stacked)
-
-
-@cache
-def _warm_up() -> None:
-    """Compiles and loads once in a process what would count as the time of its first trial."""
-    problem = teacher_student(11, 1.0, seed=0)
-    anneal(problem, MCover(bank=2), num_sweeps=1, seed=0, workers=1, record=2)

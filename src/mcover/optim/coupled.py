@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -167,14 +168,18 @@ def own_groups(params: ParamsT) -> ParamsT:
 
 def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
     """The base optimizer, or an error that says what it takes."""
-    name = getattr(base, "__name__", repr(base))
     if not callable(base):
         raise McoverError(f"base is {base!r}; write a class of optimizers, e.g. torch.optim.SGD.")
+    name = getattr(base, "__name__", repr(base))
     try:
         made = base(own_groups(params), **options)
     except (TypeError, ValueError) as error:
+        remedy = "Write e.g. base=torch.optim.SGD."
+        with suppress(ValueError):  # some classes written in C have no signature
+            names = [name for name in inspect.signature(base).parameters if name != "params"]
+            remedy = f"It takes {', '.join(names)}."
         raise McoverError(
-            f"the base optimizer {name} refuses what it was given: {error}. {_signature(base)}"
+            f"the base optimizer {name} refuses what it was given: {error}. {remedy}"
         ) from error
     if not isinstance(made, Optimizer):
         raise McoverError(f"base {name} makes a {type(made).__name__}; write e.g. torch.optim.SGD.")
@@ -182,11 +187,3 @@ def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise McoverError(f"{name} cannot step without a closure; write e.g. base=torch.optim.SGD.")
     return made
-
-
-def _signature(base: Base) -> str:
-    try:
-        names = inspect.signature(base).parameters
-    except ValueError:  # some classes written in C have none
-        return "Write e.g. base=torch.optim.SGD."
-    return f"It takes {', '.join(name for name in names if name != 'params')}."
