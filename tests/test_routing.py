@@ -12,7 +12,7 @@ from mcover import Band, Chain, GaussianRing, Identity, McoverError, Uniform, pe
 from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
 from mcover.permutation_kernels import alias_table
-from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers, exact_mixers, inverse
+from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers, inverse
 
 
 @pytest.mark.parametrize(("topology", "covers"), TOPOLOGIES, ids=NAMES)
@@ -77,8 +77,6 @@ def test_a_mixer_is_the_average_of_permutation_matrices():
 def test_identity_topology_gives_identity_mixers():
     mixers = draw_mixers(Identity(), 5, units=3, blocks=2, draws=4, seed=0)
     np.testing.assert_array_equal(mixers, np.broadcast_to(np.eye(5), mixers.shape))
-    exact = exact_mixers(Identity(), 5, units=3, blocks=2)
-    np.testing.assert_array_equal(exact, mixers)
 
 
 @pytest.mark.parametrize(("topology", "covers"), TOPOLOGIES, ids=NAMES)
@@ -87,12 +85,6 @@ def test_expected_mixer_is_the_marginals_of_the_law(topology, covers):
     marginals = permutations.marginals(topology.matrix(covers))
     error = np.sqrt(np.maximum(marginals * (1 - marginals), 1e-6) / (200 * 10 * 10))
     assert np.abs((mixers.mean(axis=(0, 1)) - marginals) / error).max() < 5
-
-
-def test_exact_mixers_are_the_kernel_and_take_no_memory():
-    mixers = exact_mixers(GaussianRing(1.0), 4, units=10**6, blocks=10**3)
-    np.testing.assert_allclose(mixers[5, 7], GaussianRing(1.0).matrix(4), rtol=1e-6)
-    assert mixers.base.nbytes == 4 * 4 * 4
 
 
 def test_inverse_keeps_the_dtype():
@@ -116,7 +108,7 @@ def test_inverse_keeps_the_dtype():
         (lambda: draw_bank(Uniform(), 2, True, 1), "sources is True"),
         (lambda: draw_bank(Uniform(), 2, 5, "1"), "size is '1'"),
         (lambda: draw_indexed_bank(Uniform(), 2, 5.0, 1), r"sources is 5\.0"),
-        (lambda: exact_mixers(Uniform(), 2, -1, 1), "units is -1"),
+        (lambda: draw_mixers(Uniform(), 2, -1, 1, 1), "units is -1"),
     ],
 )
 def test_bad_requests_are_refused(call, message):

@@ -10,7 +10,7 @@ import contextlib
 import math
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -77,9 +77,23 @@ def real(
 
 def counts(of: Any, *names: str, optional: bool = False, most: int | None = None) -> None:
     """Fields of a frozen value that are whole numbers of at least 1, or None where optional."""
+    _settle(of, names, optional, whole, least=1, most=most)
+
+
+def numbers_of(of: Any, *names: str, optional: bool = False, **limits: Any) -> None:
+    """Fields of a frozen value that are real numbers within limits, or None where optional."""
+    _settle(of, names, optional, real, **limits)
+
+
+def flags_of(of: Any, *names: str) -> None:
+    """Fields of a frozen value that are True or False."""
+    _settle(of, names, False, flag)
+
+
+def _settle(of: Any, names: Iterable[str], optional: bool, check: Any, **limits: Any) -> None:
     for name in names:
         if not (optional and getattr(of, name) is None):
-            object.__setattr__(of, name, whole(name, getattr(of, name), 1, most))
+            object.__setattr__(of, name, check(name, getattr(of, name), **limits))
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
@@ -225,16 +239,3 @@ def writable(path: Any) -> Path:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise McoverError(f"cannot write {target}: {folder} is not a folder that can be written.")
     return target
-
-
-def numbers_of(of: Any, *names: str, optional: bool = False, **limits: Any) -> None:
-    """Fields of a frozen value that are real numbers within limits, or None where optional."""
-    for name in names:
-        if not (optional and getattr(of, name) is None):
-            object.__setattr__(of, name, real(name, getattr(of, name), **limits))
-
-
-def flags_of(of: Any, *names: str) -> None:
-    """Fields of a frozen value that are True or False."""
-    for name in names:
-        object.__setattr__(of, name, flag(name, getattr(of, name)))

@@ -21,7 +21,6 @@ from mcover.routing import Bank, inverse
 from mcover.seeds import Seed
 from mcover.topology import Topology, as_topology
 
-Route = Sequence[int]
 Incidence = tuple[int, int]  # (factor a, destination variable i)
 
 
@@ -133,22 +132,15 @@ class FactorGraph:
                 f"wiring='sym' is for pairwise models, this graph has a factor of {widest} "
                 "variables; write wiring='asym'."
             )
-        keys = [
-            (a, i, j)
-            for a, factor in enumerate(self.factors)
-            for i in factor.variables
-            for j in factor.variables
-            if i != j
-        ]
+        edges = {a: factor.variables for a, factor in enumerate(self.factors)}
+        keys = [(a, i, j) for a, of in edges.items() for i in of for j in of if i != j]
         drawn = Sampler(topology.matrix(covers)).sample(len(keys), seed)
         routes = dict(zip(keys, drawn, strict=True))
         if wiring == "sym":
-            for a, factor in enumerate(self.factors):
-                if len(factor.variables) == 2:
-                    i, j = factor.variables
-                    routes[a, j, i] = inverse(routes[a, i, j])
-        everywhere = {a: factor.variables for a, factor in enumerate(self.factors)}
-        return Lifted(self, covers, everywhere, routes)
+            for a, of in edges.items():
+                if len(of) == 2:
+                    routes[a, *of[::-1]] = inverse(routes[a, *of])
+        return Lifted(self, covers, edges, routes)
 
     def lift_bank(self, bank: Bank) -> Lifted:
         """The M-cover restricted to a bank's destinations, its routes shared by all factors.
@@ -196,7 +188,7 @@ class Lifted:
     graph: FactorGraph
     covers: int
     destinations: Mapping[int, tuple[int, ...]]
-    routes: Mapping[tuple[int, int, int], Route]
+    routes: Mapping[tuple[int, int, int], Sequence[int]]
 
     def context(self, incidence: Incidence, cover: int, values: Any) -> list[Any]:
         """What ℓ_{a→i} reads for destination copy w_i^(α): one value for each variable of a.

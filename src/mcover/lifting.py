@@ -7,10 +7,12 @@ from typing import Any, ClassVar, Literal
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.topology import Topology
+from mcover.topology import Topology, as_topology
 
 Mixer = Literal["sampled", "exact"]
 Granularity = Literal["weight", "unit", "tensor"]
+
+_LOUDEST = 1e6  # noise beyond it leaves nothing of the weights
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,8 @@ class Settings:
     noise: float | str = "10%"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "covers", checks.whole("covers", self.covers, 1))
-        example = "e.g. mcover.GaussianRing(1.5, shift=2)"
-        checks.instance("topology", self.topology, Topology, example)
+        checks.counts(self, "covers")
+        as_topology(self.topology)
         object.__setattr__(self, "routing", routing_of(self.routing))
         object.__setattr__(self, "noise", _noise(self.noise))
 
@@ -124,22 +125,16 @@ class Settings:
         return self.noise
 
 
-_LOUDEST = 1e6  # beyond it, weights are no weights
-
-
 def _noise(noise: Any) -> float | str:
+    is_share = isinstance(noise, str) and noise.endswith("%")
     try:
-        if not isinstance(noise, str):
-            return checks.real("noise", noise, 0, _LOUDEST)
-        if noise.endswith("%"):
-            checks.real("noise", float(noise[:-1]), 0, _LOUDEST)
-            return noise
+        size = checks.real("noise", float(noise[:-1]) if is_share else noise, 0, _LOUDEST)
     except ValueError:
-        pass
-    raise McoverError(
-        f"noise is {noise!r}; write a standard deviation, 0 or more, or a share of each tensor's "
-        "own, e.g. '10%'."
-    ) from None
+        raise McoverError(
+            f"noise is {noise!r}; write a standard deviation, 0 or more, or a share of each "
+            "tensor's own, e.g. '10%'."
+        ) from None
+    return str(noise) if is_share else size
 
 
 def routing_of(routing: Any) -> Routing:
@@ -150,9 +145,9 @@ def routing_of(routing: Any) -> Routing:
     """
     if isinstance(routing, Messages | Directed):
         return routing
-    named = {cls.kind: cls for cls in (Messages, Directed)}
-    if isinstance(routing, str) and routing in named:
-        return named[routing]()
+    for cls in (Messages, Directed):
+        if isinstance(routing, str) and routing == cls.kind:
+            return cls()
     raise McoverError(
         f"routing is {routing!r}; write 'messages', 'directed', mcover.Messages(...) or "
         "mcover.Directed(...)."

@@ -137,8 +137,7 @@ class Sampler:
                 f"exact permanents, probabilities and marginals go to {TABLE_COVERS} covers; this "
                 f"kernel has {self.covers}. Draw routes with method='chain' and average them."
             )
-        bytes_needed = 17 << self.covers
-        checks.memory(bytes_needed, f"the table for {self.covers} covers", "take fewer covers")
+        checks.memory(17 << self.covers, f"the table for {self.covers} covers", "take fewer covers")
         from mcover.permutation_kernels import completion_table
 
         return completion_table(self.matrix)
@@ -213,9 +212,7 @@ class LoopChain:
         steps = np.arange(covers) / covers
         guide = [np.searchsorted(column, steps, side="right") for column in self._cumulative]
         self._guide = np.array(guide, dtype=np.int32)
-        rngs = streams(
-            [covers, _CHAINS, _DRAWS], _CHAINS
-        )  # a kernel has one test, whatever the seed
+        rngs = streams([covers, _CHAINS, _DRAWS], _CHAINS)  # one test, whatever the seed
         self._states = np.stack([rng.permutation(covers) for rng in rngs])
         self._states[::2] = best
         tested = 8
@@ -229,13 +226,10 @@ class LoopChain:
         """Fills out (size, M), from the end of one of the chains of the test on."""
         self._run(self._states[rng.integers(_CHAINS)].copy(), self.loops, rng, out, 2**62)
 
-    def _run(
-        self, state: NDArray[np.int64], loops: int, rng: Generator, out: Routes, limit: int
-    ) -> int:
+    def _run(self, state: Any, loops: int, rng: Generator, out: Routes, limit: int) -> int:
         from mcover.permutation_kernels import loop_routes
 
-        steps: int = loop_routes(self._cumulative, self._guide, state, loops, limit, rng, out)
-        return steps
+        return int(loop_routes(self._cumulative, self._guide, state, loops, limit, rng, out))
 
     def _test(self, loops: int, rngs: list[Generator]) -> float:
         """Runs each chain on, and compares: the largest F of any row."""
@@ -267,8 +261,7 @@ def fill(
     parts = [out[start : start + chunk] for start in range(0, len(out), chunk)]
     rngs = streams(seed, len(parts))
     # The first part is drawn here, so that tables are built and loops compiled just once.
-    for rng, part in zip(rngs[:1], parts[:1], strict=True):
-        draw(rng, part)
+    list(map(draw, rngs[:1], parts[:1]))
     if len(parts) > 1:
         with ThreadPoolExecutor(min(workers, len(parts))) as pool:
             list(pool.map(draw, rngs[1:], parts[1:]))
@@ -314,5 +307,4 @@ def _assign(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     """The permutation of the highest total score."""
     from scipy.optimize import linear_sum_assignment
 
-    best: NDArray[np.int64] = linear_sum_assignment(scores, maximize=True)[1]
-    return best
+    return np.asarray(linear_sum_assignment(scores, maximize=True)[1])

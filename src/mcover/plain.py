@@ -29,9 +29,8 @@ def to_plain(value: Any) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind} if hasattr(value, "kind") else {}
-        given = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
-        defaults = {one.name: _default(one) for one in fields(value)}
-        return kind | {n: to_plain(v) for n, v in given.items() if not _same(v, defaults[n])}
+        given = {one: getattr(value, one.name) for one in fields(value) if one.init}
+        return kind | {o.name: to_plain(v) for o, v in given.items() if not _same(v, _default(o))}
     if isinstance(value, Mapping):
         return {str(name): to_plain(of) for name, of in value.items()}
     if isinstance(value, list | tuple):
@@ -95,34 +94,25 @@ def _from_fields(base: Any, plain: Any, name: str) -> Any:
         raise McoverError(f"{name} is of kind {plain.get('kind')!r}; write one of {sorted(kinds)}.")
     cls = kinds[plain["kind"]] if kinds else base
     given = {field: of for field, of in plain.items() if field != "kind" or not kinds}
-    hints = _hints(cls)
-    allowed = {one.name for one in fields(cls) if one.init}
-    if foreign := sorted(set(given) - allowed):
+    inits = {one.name: _default(one) for one in fields(cls) if one.init}
+    if foreign := sorted(set(given) - set(inits)):
         raise McoverError(
-            f"{name} has no {', '.join(foreign)}; its fields are {', '.join(sorted(allowed))}."
+            f"{name} has no {', '.join(foreign)}; its fields are {', '.join(sorted(inits))}."
         )
-    required = {one.name for one in fields(cls) if one.init and _default(one) is MISSING}
-    if missing := sorted(required - set(given)):
+    if missing := sorted(one for one in inits if inits[one] is MISSING and one not in given):
         raise McoverError(f"{name} needs {', '.join(missing)}.")
+    hints = _hints(cls)
     return cls(**{field: from_plain(hints[field], of, field) for field, of in given.items()})
 
 
 def _from_scalar(annotation: Any, plain: Any, name: str) -> Any:
-    if annotation is float and isinstance(plain, int | float | str):
-        if not isinstance(plain, bool) and (not isinstance(plain, str) or plain in _INFINITE):
+    is_bool = isinstance(plain, bool)
+    if annotation is float and not is_bool:
+        if isinstance(plain, int | float) or plain in ("inf", "-inf"):
             return float(plain)
-    elif annotation is Any or (
-        isinstance(plain, annotation) and not _is_odd_bool(annotation, plain)
-    ):
+    elif annotation is Any or (is_bool == (annotation is bool) and isinstance(plain, annotation)):
         return plain
     raise McoverError(f"{name} is {plain!r}; write {getattr(annotation, '__name__', annotation)}.")
-
-
-_INFINITE = ("inf", "-inf")
-
-
-def _is_odd_bool(annotation: Any, plain: Any) -> bool:
-    return isinstance(plain, bool) and annotation is not bool
 
 
 def _default(field: Any) -> Any:
@@ -142,6 +132,4 @@ def _kinds(base: Any) -> dict[str, Any]:
     return found
 
 
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+_hints = cache(typing.get_type_hints)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -23,18 +23,16 @@ class Line:
 
     def __init__(self, bar: Progress | None) -> None:
         self._bar = bar
-        self._task = bar.add_task("", total=1.0) if bar else None
+        self._task = bar.add_task("", total=1.0) if bar else TaskID(0)
         self._printed = -_PLAIN_SECONDS  # the first line comes at once
 
     def wait(self, text: str) -> None:
         """Says what is waited for before there is any progress."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=text)
-        else:
-            errors.print(f"{0:4.0%}  {text}")
+        self(0.0, text)
+        self._printed = -_PLAIN_SECONDS
 
     def __call__(self, share: float, text: str) -> None:
-        if self._bar is not None and self._task is not None:
+        if self._bar is not None:
             self._bar.update(self._task, completed=share, description=text)
         elif time.monotonic() - self._printed > _PLAIN_SECONDS:
             self._printed = time.monotonic()

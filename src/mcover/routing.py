@@ -160,7 +160,10 @@ def draw_indexed_bank(
         table = np.vstack([identity, sampler.sample(rows - 1, of_table, threads)])
         law = np.append(0.0, np.ones(rows - 1))  # row 0 is there for own sources only
     if all_routes or rows == TABLE_ROWS:
-        index = _draw_indices(law, size * sources, dtype, of_index, threads)
+        from mcover.permutation_kernels import alias_table, draw_aliased
+
+        index = np.empty(size * sources, dtype=dtype)
+        fill(index, partial(draw_aliased, *alias_table(law, dtype(0))), _CHUNK, of_index, threads)
     else:
         index = np.arange(1, rows, dtype=dtype)
     index = index.reshape(size, sources)
@@ -177,24 +180,13 @@ def draw_mixers(
     Shape: (units, blocks, M, M), row β the cover that reads, column α the cover that is read.
     Memory: units · blocks · M · (4M + draws) bytes.
     """
-    covers, draws = checks.whole("covers", covers, 1), checks.whole("draws", draws, 1)
-    units, blocks = checks.whole("units", units, 1), checks.whole("blocks", blocks, 1)
+    named = {"covers": covers, "units": units, "blocks": blocks, "draws": draws}
+    covers, units, blocks, draws = (checks.whole(n, value, 1) for n, value in named.items())
     needed = units * blocks * covers * (4 * covers + draws)
     checks.memory(needed, f"mixers of {units} units and {blocks} blocks", "use fewer blocks")
     sampler = Sampler(as_topology(topology).matrix(covers))
     routes = sampler.sample(draws * units * blocks, seed).reshape(draws, units * blocks, covers)
     return _average(routes, np.float32).reshape(units, blocks, covers, covers)
-
-
-def exact_mixers(topology: Topology, covers: int, units: int, blocks: int) -> NDArray[np.float32]:
-    """The deterministic kernel Q in place of every mixer: a view, no memory beyond M².
-
-    Shape: (units, blocks, M, M), read-only.
-    """
-    matrix = as_topology(topology).matrix(covers).astype(np.float32)
-    return np.broadcast_to(
-        matrix, (checks.whole("units", units, 1), checks.whole("blocks", blocks, 1), *matrix.shape)
-    )
 
 
 def inverse(routes: Routes) -> Routes:
@@ -208,17 +200,14 @@ def inverse(routes: Routes) -> Routes:
 def _counts(topology: Topology, covers: int, sources: int, size: int) -> tuple[int, int, int]:
     """Covers, sources and size of a bank as plain ints, refused where no bank has them."""
     as_topology(topology)
-    counts = (
-        checks.whole("covers", covers, 1),
-        checks.whole("sources", sources, 1),
-        checks.whole("the bank's size", size, 1),
-    )
+    named = {"covers": covers, "sources": sources, "the bank's size": size}
+    covers, sources, size = (checks.whole(name, value, 1) for name, value in named.items())
     if size > sources:
         raise McoverError(
             f"a bank of {size} destinations was asked for, but there are {sources} sources; "
             f"write at most {sources} (that is the exact directed lift)."
         )
-    return counts
+    return covers, sources, size
 
 
 def _destinations(sources: int, size: int, seed: Seed) -> tuple[NDArray[np.int64], SeedSequence]:
@@ -226,22 +215,6 @@ def _destinations(sources: int, size: int, seed: Seed) -> tuple[NDArray[np.int64
     where, routes = seed_sequence(seed).spawn(2)
     chosen = np.random.default_rng(where).choice(sources, size=size, replace=False)
     return np.sort(chosen), routes
-
-
-def _draw_indices(
-    law: NDArray[np.float64],
-    count: int,
-    dtype: type[np.unsignedinteger],
-    seed: Seed,
-    threads: int | None,
-) -> NDArray[np.unsignedinteger]:
-    """``count`` independent indices, k with a probability in proportion to law[k]."""
-    from mcover.permutation_kernels import alias_table, draw_aliased
-
-    keep, either = alias_table(law, dtype(0))
-    out = np.empty(count, dtype=dtype)
-    fill(out, partial(draw_aliased, keep, either), _CHUNK, seed, threads)
-    return out
 
 
 def _fill(

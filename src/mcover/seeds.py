@@ -22,15 +22,16 @@ def seed_sequence(seed: Seed) -> SeedSequence:
         return SeedSequence(seed.entropy, spawn_key=seed.spawn_key, pool_size=seed.pool_size)
     if isinstance(seed, Generator):
         return SeedSequence([int(word) for word in seed.integers(0, 2**32, size=4)])
-    if seed is not None:
-        entropy = list(seed) if isinstance(seed, Sequence) else [seed]
-        if not entropy or isinstance(seed, str | bytes) or not all(map(_is_word, entropy)):
-            raise McoverError(
-                f"seed is {seed!r}; write a non-negative integer, a sequence of them, "
-                "a SeedSequence, a Generator or None."
-            )
-        return SeedSequence([int(word) for word in entropy])
-    return SeedSequence()
+    if seed is None:
+        return SeedSequence()
+    words = list(seed) if isinstance(seed, Sequence) else [seed]
+    whole = all(isinstance(w, int | np.integer) and not isinstance(w, bool) for w in words)
+    if not words or isinstance(seed, str | bytes) or not whole or min(words) < 0:
+        raise McoverError(
+            f"seed is {seed!r}; write a non-negative integer, a sequence of them, "
+            "a SeedSequence, a Generator or None."
+        )
+    return SeedSequence([int(word) for word in words])
 
 
 def streams(seed: Seed, count: int) -> list[Generator]:
@@ -41,7 +42,3 @@ def streams(seed: Seed, count: int) -> list[Generator]:
     (True, False)
     """
     return [np.random.default_rng(child) for child in seed_sequence(seed).spawn(count)]
-
-
-def _is_word(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 0

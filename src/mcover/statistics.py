@@ -49,9 +49,8 @@ def mean(values: ArrayLike, seed: int = 0) -> Estimate:
         return Estimate(centre, centre, centre, len(sample))
     rng = np.random.default_rng(seed)
     with np.errstate(invalid="ignore"):
-        interval = bootstrap(
-            (sample,), np.mean, n_resamples=_RESAMPLES, method="BCa", rng=rng
-        ).confidence_interval
+        drawn = bootstrap((sample,), np.mean, n_resamples=_RESAMPLES, method="BCa", rng=rng)
+    interval = drawn.confidence_interval
     return Estimate(centre, float(interval.low), float(interval.high), len(sample))
 
 
@@ -85,10 +84,8 @@ def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99
     each = float(costs.mean())
 
     def restarts(probability: float) -> float:
-        if probability <= 0:
-            return np.inf
-        if probability >= certainty:
-            return 1.0
+        if not 0 < probability < certainty:
+            return 1.0 if probability > 0 else np.inf
         return float(np.log1p(-certainty) / np.log1p(-probability))
 
     return Estimate(each * restarts(p.value), each * restarts(p.high), each * restarts(p.low), p.n)
@@ -117,9 +114,8 @@ def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
             f"pairs need as many values on both sides; got {len(ours)} and {len(theirs)}."
         )
     differences = ours - theirs
-    if len(differences) < 2:
-        return Comparison(mean(differences, seed), np.nan)
-    return Comparison(mean(differences, seed), _flip_test(differences, seed))
+    p = _flip_test(differences, seed) if len(differences) > 1 else np.nan
+    return Comparison(mean(differences, seed), p)
 
 
 def _flip_test(differences: NDArray[np.float64], seed: int) -> float:
@@ -128,16 +124,15 @@ def _flip_test(differences: NDArray[np.float64], seed: int) -> float:
     The flips depend on the number of pairs alone, so that tests of as many pairs share them.
     """
     n = len(differences)
-    exact = n <= _EXACT_PAIRS
     observed = differences.sum()
     slack = 1e-14 * n * np.abs(differences).sum()  # sums in another order still count as equal
     less = more = tests = 0
-    for signs in _few_flips(n, seed) if n <= _KEPT_PAIRS else _flips(n, seed):
+    for signs in (_kept_flips if n <= _KEPT_PAIRS else _flips)(n, seed):
         sums = signs.astype(float) @ differences
         less += int(np.count_nonzero(sums <= observed + slack))
         more += int(np.count_nonzero(sums >= observed - slack))
         tests += len(sums)
-    drawn = 0 if exact else 1  # what was observed counts as one of the draws
+    drawn = int(n > _EXACT_PAIRS)  # what was observed counts as one of the draws
     return min(1.0, 2 * (min(less, more) + drawn) / (tests + drawn))
 
 
@@ -155,9 +150,7 @@ def _flips(n: int, seed: int) -> Iterator[NDArray[np.int8]]:
         yield rng.permuted(pairs, axis=-1)[:, 0].reshape(count, n)
 
 
-@lru_cache(maxsize=4)
-def _few_flips(n: int, seed: int) -> tuple[NDArray[np.int8], ...]:
-    return tuple(_flips(n, seed))
+_kept_flips = lru_cache(maxsize=4)(lambda n, seed: tuple(_flips(n, seed)))
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:

@@ -99,7 +99,9 @@ class GaussianRing(Topology):
     """Wider ahead (positive) or behind (negative); between -1 and 1."""
 
     def log_kernel(self, covers: int) -> Matrix:
-        return _log_gaussian(_ring_displacement(covers, self.shift), self.sigma, self.skew)
+        # Wrapped to [−M/2, M/2): right for fractional shifts and odd M alike.
+        ahead = -_offsets(covers).astype(np.float64) - self.shift + covers / 2
+        return _log_gaussian(np.mod(ahead, covers) - covers / 2, self.sigma, self.skew)
 
 
 @dataclass(frozen=True)
@@ -211,8 +213,7 @@ class Torus(Topology):
         along_rows = GaussianRing(self.sigma, self.row_shift).log_kernel(self.rows)
         along_cols = GaussianRing(self.sigma, self.col_shift).log_kernel(self.cols)
         # log of a Kronecker product: every pair of row and column displacements adds up.
-        total = along_rows[:, None, :, None] + along_cols[None, :, None, :]
-        return total.reshape(covers, covers)
+        return (along_rows[:, None, :, None] + along_cols[:, None]).reshape(covers, covers)
 
 
 @dataclass(frozen=True, repr=False)
@@ -236,10 +237,8 @@ class Custom(Topology):
 
     def __repr__(self) -> str:
         covers = len(self.values)
-        shown = (
-            [list(row) for row in self.values] if covers <= 4 else f"<{covers} × {covers} matrix>"
-        )
-        return f"Custom({shown})"
+        small = [list(row) for row in self.values]
+        return f"Custom({small if covers <= 4 else f'<{covers} × {covers} matrix>'})"
 
     def log_kernel(self, covers: int) -> Matrix:
         if covers != len(self.values):
@@ -319,20 +318,12 @@ def _offsets(covers: int) -> NDArray[np.int64]:
     return index[:, None] - index[None, :]
 
 
-def _ring_displacement(covers: int, shift: float) -> Matrix:
-    """β − α − shift wrapped to [−M/2, M/2): right for fractional shifts and odd M alike."""
-    ahead = -_offsets(covers).astype(np.float64) - shift
-    wrapped: Matrix = np.mod(ahead + covers / 2, covers) - covers / 2
-    return wrapped
-
-
 def _log_gaussian(displacement: Matrix, sigma: float, skew: float) -> Matrix:
     """log of the two-piece Gaussian exp(−d²/2σ²) with σ(1 ± skew) ahead and behind."""
     width = sigma * np.where(displacement > 0, 1 + skew, 1 - skew)
     # Measured from the best column of each row, so that no row underflows; the law is unchanged.
     log_kernel = -0.5 * (displacement / width) ** 2
-    result: Matrix = log_kernel - log_kernel.max(axis=1, keepdims=True)
-    return result
+    return np.asarray(log_kernel - log_kernel.max(axis=1, keepdims=True))
 
 
 def log_weights(matrix: ArrayLike) -> Matrix:
@@ -357,8 +348,7 @@ def log_weights(matrix: ArrayLike) -> Matrix:
             "Write 0 for a read that must not happen."
         )
     with np.errstate(divide="ignore"):
-        result: Matrix = np.log(weights)
-    return result
+        return np.asarray(np.log(weights))
 
 
 def balance(log_kernel: Matrix, name: str) -> Matrix:
@@ -399,14 +389,13 @@ def _newton_step(log_q: Matrix, rows: Matrix) -> Matrix:
     exchange = q @ q.T
     np.fill_diagonal(exchange, 0.0)
     hessian = np.diag(exchange.sum(axis=1) + 0.1 * _TOLERANCE) - exchange
-    step: Matrix = np.linalg.solve(hessian, np.expm1(rows))
-    return step / max(1.0, np.abs(step).max())
+    step = np.linalg.solve(hessian, np.expm1(rows))
+    return np.asarray(step / max(1.0, np.abs(step).max()))
 
 
 def _log_sum(log_q: Matrix, axis: int) -> Matrix:
     top = log_q.max(axis=axis, keepdims=True)
-    result: Matrix = top + np.log(np.exp(log_q - top).sum(axis=axis, keepdims=True))
-    return result
+    return np.asarray(top + np.log(np.exp(log_q - top).sum(axis=axis, keepdims=True)))
 
 
 def _on_a_permutation(support: NDArray[np.bool_], name: str) -> NDArray[np.bool_]:

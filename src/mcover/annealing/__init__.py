@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         state_evolution,
     )
 
-_PASSING = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")
 __all__ = [
     "RSA",
     "AnnealOptions",
@@ -71,6 +70,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Loads SciPy with the first use of message passing."""
-    if name not in _PASSING:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("mcover.annealing.message_passing"), name)

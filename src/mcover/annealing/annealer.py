@@ -58,8 +58,8 @@ def anneal(
         problem: :func:`~mcover.teacher_student`, :class:`~mcover.Perceptron` or
             :class:`~mcover.Committee`.
         method: :class:`~mcover.MCover`, :class:`~mcover.RSA` or :class:`~mcover.Vanilla`.
-        schedule: temperatures, one for each sweep; the paper's LinearSchedule(0.4, 0.01, 1e-4) by
-            default. A plain sequence of numbers is taken as it is.
+        schedule: one temperature for each sweep, also as plain numbers; the paper's
+            LinearSchedule(0.4, 0.01, 1e-4) by default.
         num_sweeps: in place of a schedule: so many sweeps from T = 0.4 to 0.01, linearly.
         rule: acceptance, "glauber" 1/(1 + exp(ΔE/T)) or "metropolis" min(1, exp(−ΔE/T)).
         energy: "linear", Σ max(0, −Δ), or "errors", the number of wrong patterns.
@@ -90,20 +90,18 @@ def anneal(
     options = AnnealOptions(method, schedule, rule, energy, order, stop_at_zero)
     num_reads = checks.whole("num_reads", num_reads, 1)
     threads = checks.cpus() if workers is None else checks.whole("workers", workers, 1)
-    threads = min(threads, num_reads)
-    for name, function in (("interrupt", interrupt), ("progress", progress or None)):
-        if function is not None and function is not True and not callable(function):
+    given = {"interrupt": interrupt, "progress": None if progress is True else progress or None}
+    for name, function in given.items():
+        if function is not None and not callable(function):
             checks.instance(name, function, type(None), "a function")
-    run = _Run(problem, options, num_reads, initial_states, record, threads)
+    run = _Run(problem, options, num_reads, initial_states, record, min(threads, num_reads))
     seeds = seed_sequence(seed).spawn(num_reads)
-    if progress is True:
-        from mcover.progress import live_line
+    if progress is not True:
+        return run.all(seeds, interrupt, progress or None)
+    from mcover.progress import live_line
 
-        with live_line() as line:
-            cut = _supervise(run, seeds, threads, interrupt, lambda at: line(at.share, str(at)))
-    else:
-        cut = _supervise(run, seeds, threads, interrupt, progress or None)
-    return run.result(cut)
+    with live_line() as line:
+        return run.all(seeds, interrupt, lambda at: line(at.share, str(at)))
 
 
 @dataclass(frozen=True)
@@ -125,48 +123,8 @@ class AnnealStatus:
         done = f"reads {self.reads_done}/{self.reads}"
         if np.isnan(self.energy):
             return f"starting {done}"
-        return (
-            f"T {self.temperature:.3g} energy {self.energy:.5f} accepted {self.acceptance:.0%} "
-            f"{done}"
-        )
-
-
-def _supervise(
-    run: _Run,
-    seeds: list[SeedSequence],
-    threads: int,
-    interrupt: Callable[[], bool] | None,
-    progress: Callable[[AnnealStatus], None] | None,
-) -> bool:
-    """Runs all reads on threads while the caller's thread listens; true if cut short."""
-    from mcover.annealing.states import compile_kernels, pack_columns
-
-    compile_kernels()
-    columns = pack_columns(run.problem.gauged)
-    halt = threading.Event()
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            running: set[Future[None]] = {
-                pool.submit(run.read, read, seed, columns, halt) for read, seed in enumerate(seeds)
-            }
-            while running and not halt.is_set():
-                finished, running = wait(running, _POLL_SECONDS, return_when=FIRST_EXCEPTION)
-                for future in finished:
-                    future.result()
-                if progress is not None:
-                    progress(run.status(begin))
-                if interrupt is not None and running and interrupt():
-                    halt.set()
-        except KeyboardInterrupt:
-            halt.set()
-        except BaseException:
-            halt.set()
-            raise
-        finally:
-            if halt.is_set():
-                pool.shutdown(wait=True, cancel_futures=True)
-    return halt.is_set()
+        moves = f"energy {self.energy:.5f} accepted {self.acceptance:.0%}"
+        return f"T {self.temperature:.3g} {moves} {done}"
 
 
 class _Run:
@@ -181,33 +139,66 @@ class _Run:
         record: int | Sequence[float],
         threads: int,
     ) -> None:
-        self.problem, self.options, self.reads = problem, options, reads
+        from mcover.annealing.states import state_bytes
+
+        self.problem, self.options, self.reads, self.threads = problem, options, reads, threads
         self.covers, self.bank = options.method.covers, options.bank_size(problem.sites)
         self.temperatures, self.couplings = options.schedule.temperatures(), options.couplings()
         self.points = _record_points(record, self.temperatures)
-        self._check_memory(threads)
-        self.starts = _starts(initial_states, reads, self.covers, problem.sites)
-        self.weights = np.zeros((reads, self.covers, problem.sites), dtype=np.int8)
-        self.energy, self.acceptance = np.full((2, reads), np.nan)
-        self.sweeps = np.zeros(reads, dtype=np.int64)
-        self.seconds = np.zeros(reads)
-        self.done = np.zeros(reads, dtype=bool)
-        self.last = 0
-        blank = {name: np.full((reads, len(self.points)), np.nan) for name in _COURSE}
-        self.course = Trajectory(self.points, self.temperatures[self.points], **blank)
-
-    def _check_memory(self, threads: int) -> None:
-        from mcover.annealing.states import state_bytes
-
-        size = (len(self.problem.patterns), self.problem.hidden, self.covers, self.bank)
-        chain = state_bytes(self.problem.inputs, *size)
-        of_a_read = self.covers * self.problem.sites + 8 * len(_COURSE) * len(self.points) + 48
+        self.size = (len(problem.patterns), problem.hidden, problem.inputs)
+        chain = state_bytes(problem.inputs, *self.size[:2], self.covers, self.bank)
+        of_a_read = self.covers * problem.sites + 8 * len(_COURSE) * len(self.points) + 48
         checks.memory(
-            threads * chain + self.reads * of_a_read,
-            f"{self.reads} reads on {threads} threads, of {self.covers} covers and {self.bank} "
+            threads * chain + reads * of_a_read,
+            f"{reads} reads on {threads} threads, of {self.covers} covers and {self.bank} "
             "destinations",
             "take a smaller bank, fewer covers, reads or workers",
         )
+        self.starts = _starts(initial_states, reads, self.covers, problem.sites)
+        self.weights = np.zeros((reads, self.covers, problem.sites), dtype=np.int8)
+        self.energy, self.acceptance = np.full((2, reads), np.nan)
+        self.sweeps, self.seconds = np.zeros(reads, dtype=np.int64), np.zeros(reads)
+        self.done = np.zeros(reads, dtype=bool)
+        self.last = 0  # the read that moved last
+        blank = {name: np.full((reads, len(self.points)), np.nan) for name in _COURSE}
+        self.course = Trajectory(self.points, self.temperatures[self.points], **blank)
+
+    def all(
+        self,
+        seeds: list[SeedSequence],
+        interrupt: Callable[[], bool] | None,
+        progress: Callable[[AnnealStatus], None] | None,
+    ) -> AnnealResult:
+        """Runs all reads on threads while the caller's thread listens."""
+        from mcover.annealing.states import compile_kernels, pack_columns
+
+        compile_kernels()
+        columns = pack_columns(self.problem.gauged)
+        halt = threading.Event()
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(self.threads) as pool:
+            try:
+                running: set[Future[None]] = {
+                    pool.submit(self.read, read, seed, columns, halt)
+                    for read, seed in enumerate(seeds)
+                }
+                while running and not halt.is_set():
+                    finished, running = wait(running, _POLL_SECONDS, return_when=FIRST_EXCEPTION)
+                    for future in finished:
+                        future.result()
+                    if progress is not None:
+                        progress(self.status(begin))
+                    if interrupt is not None and running and interrupt():
+                        halt.set()
+            except KeyboardInterrupt:
+                halt.set()
+            except BaseException:
+                halt.set()
+                raise
+            finally:
+                if halt.is_set():
+                    pool.shutdown(wait=True, cancel_futures=True)
+        return self.result(interrupted=halt.is_set())
 
     def read(
         self, read: int, seed: SeedSequence, columns: NDArray[np.uint64], halt: threading.Event
@@ -217,56 +208,42 @@ class _Run:
         from mcover.annealing.states import make_state, random_weights
 
         begin = time.thread_time()
-        problem, options, redraw_every = (
-            self.problem,
-            self.options,
-            self.options.method.redraw_every,
-        )
+        problem, options, length = self.problem, self.options, len(self.temperatures)
+        how = options.rule, options.order
+        redraw_every = options.method.redraw_every or length
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
         weights = random_weights(rng, self.covers, problem.sites)
         if self.starts is not None:
             weights = self.starts[read]
-        size = (len(problem.patterns), problem.hidden, problem.inputs)
         bank = draw_bank(options.method.topology, self.covers, problem.sites, self.bank, route_seed)
-        state = make_state(columns, *size, bank.routes, weights, options.energy)
-        stops = _stops(self.points, redraw_every, len(self.temperatures))
-        slice_, accepted_since, sweeps_since = 1, 0, 0
-        while self.sweeps[read] < len(self.temperatures) and not halt.is_set():
-            here = int(self.sweeps[read])
-            if redraw_every and here and here % redraw_every == 0:
+        state = make_state(columns, *self.size, bank.routes, weights, options.energy)
+        # Where compiled code must come back: records, redraws, the end.
+        redraws = np.arange(redraw_every, length, redraw_every)
+        stops = np.unique(np.concatenate([self.points + 1, redraws, [length]]))
+        here, slice_, accepted_since, sweeps_since = 0, 1, 0, 0
+        solved = False
+        while here < length and not solved and not halt.is_set():
+            if here and here % redraw_every == 0:
                 bank = bank.redraw(redraw_seed.spawn(1)[0])
-                state = make_state(columns, *size, bank.routes, state.weights, options.energy)
-            there = min(here + slice_, stops[np.searchsorted(stops, here, side="right")])
+                state = make_state(columns, *self.size, bank.routes, state.weights, options.energy)
+            there = min(here + slice_, int(stops[np.searchsorted(stops, here, side="right")]))
             since = time.perf_counter()
-            accepted, energies = advance(
-                state,
-                self.temperatures[here:there],
-                self.couplings[here:there],
-                options.rule,
-                options.order,
-                rng,
-                options.stop_at_zero,
-            )
-            made = len(accepted)
-            now = time.perf_counter()
-            slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / max(now - since, 1e-6))))
+            course = self.temperatures[here:there], self.couplings[here:there]
+            accepted, energies = advance(state, *course, *how, rng, options.stop_at_zero)
+            made, took = len(accepted), max(time.perf_counter() - since, 1e-6)
+            slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / took)))
             accepted_since, sweeps_since = accepted_since + int(accepted.sum()), sweeps_since + made
-            share = accepted_since / (sweeps_since * self.covers * problem.sites)
+            solved = made < there - here or (options.stop_at_zero and energies[-1] == 0)
+            here += made
             self.energy[read] = float(energies[-1]) * state.unit
-            self.acceptance[read] = share
-            self.weights[read] = state.weights
-            self.sweeps[read] = here + made
+            self.acceptance[read] = accepted_since / (sweeps_since * self.covers * problem.sites)
+            self.weights[read], self.sweeps[read], self.last = state.weights, here, read
             self.seconds[read] = time.thread_time() - begin
-            self.last = read
-            point = np.searchsorted(self.points, here + made - 1)
-            if point < len(self.points) and self.points[point] == here + made - 1:
-                self._record(read, int(point), share)
+            if here - 1 in self.points:
+                self._record(read, int(np.searchsorted(self.points, here - 1)))
                 accepted_since = sweeps_since = 0
-            if made < there - here or (options.stop_at_zero and energies[-1] == 0):
-                self.done[read] = True
-                return
-        self.done[read] = self.sweeps[read] == len(self.temperatures)
+        self.done[read] = solved or here == length
 
     def result(self, interrupted: bool) -> AnnealResult:
         """Gathers the reads that were begun."""
@@ -303,22 +280,19 @@ class _Run:
             reads=self.reads,
             share=share,
             temperature=float(self.temperatures[at]),
-            energy=self._per_pattern(self.energy[self.last]),
+            energy=float(self.energy[self.last]) / (self.covers * self.size[0]),
             acceptance=float(self.acceptance[self.last]),
             seconds=elapsed,
             seconds_left=elapsed * (1 - share) / share if share else np.nan,
         )
 
-    def _per_pattern(self, energy: float) -> float:
-        return float(energy) / (self.covers * len(self.problem.patterns))
-
-    def _record(self, read: int, point: int, acceptance: float) -> None:
-        weights = self.weights[read]
-        self.course.energy[read, point] = self._per_pattern(self.energy[read])
-        self.course.acceptance[read, point] = acceptance
-        self.course.overlap[read, point] = self.problem.overlap(collapse_mean(weights))
+    def _record(self, read: int, point: int) -> None:
+        weights, course = self.weights[read], self.course
+        course.energy[read, point] = self.energy[read] / (self.covers * self.size[0])
+        course.acceptance[read, point] = self.acceptance[read]
+        course.overlap[read, point] = self.problem.overlap(collapse_mean(weights))
         if self.covers > 1:
-            self.course.cover_overlap[read, point] = cover_overlap(weights)
+            course.cover_overlap[read, point] = cover_overlap(weights)
 
 
 def cover_overlap(weights: Signs) -> float:
@@ -337,12 +311,6 @@ def _record_points(record: int | Sequence[float], temperatures: Temperatures) ->
     last = len(temperatures) - 1
     points = min(checks.whole("record", record, 1), last + 1)
     return np.unique(np.linspace(0, last, points).round().astype(np.int64))
-
-
-def _stops(points: NDArray[np.int64], redraw_every: int | None, sweeps: int) -> NDArray[np.int64]:
-    """Sweep counts at which compiled code must come back: records, redraws, the end."""
-    redraws = np.arange(redraw_every or sweeps, sweeps, redraw_every or sweeps)
-    return np.unique(np.concatenate([points + 1, redraws, [sweeps]]).astype(np.int64))
 
 
 def _starts(initial_states: ArrayLike | None, reads: int, covers: int, sites: int) -> Signs | None:

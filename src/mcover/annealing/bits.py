@@ -41,11 +41,8 @@ intrinsic: Any = _intrinsic  # what it makes is called without typingctx, unlike
 class Lanes(types.Type):
     """The numba type of 512 bits."""
 
-    def __init__(self) -> None:
-        super().__init__(name="Lanes")
 
-
-lanes = Lanes()
+lanes = Lanes(name="Lanes")
 
 
 @register_model(Lanes)
@@ -71,15 +68,20 @@ _operator(operator.xor, "xor")
 _operator(operator.add, "add")
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
+def _pointer(context: Any, builder: Any, sig: Any, array: Any, index: Any) -> Any:
+    data = cgutils.create_struct_proxy(sig.args[0])(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), _VECTOR.as_pointer())
 
 
-def _call(builder: Any, name: str, result: Any, value: Any) -> Any:
+def _call(name: str, result: Any) -> Any:
+    """Code that calls one of LLVM's functions of a vector."""
     kind = ir.FunctionType(result, [_VECTOR])
-    function = cgutils.get_or_insert_function(builder.module, kind, f"{name}.v{WORDS}i64")
-    return builder.call(function, [value])
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        function = cgutils.get_or_insert_function(builder.module, kind, f"{name}.v{WORDS}i64")
+        return builder.call(function, args)
+
+    return codegen
 
 
 @intrinsic
@@ -88,7 +90,7 @@ def load(typingctx: Any, array: Any, index: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         # Only 8-byte alignment is promised: arrays that were copied or unpickled stay usable.
-        return builder.load(_pointer(context, builder, sig.args[0], *args), align=8)
+        return builder.load(_pointer(context, builder, sig, *args), align=8)
 
     return lanes(array, types.intp), codegen
 
@@ -98,8 +100,7 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     """Write 512 bits to words index..index+7 of a flat uint64 array."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-        builder.store(args[2], pointer, align=8)
+        builder.store(args[2], _pointer(context, builder, sig, *args[:2]), align=8)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), codegen
@@ -121,21 +122,13 @@ def spread(typingctx: Any, word: Any) -> Any:
 @intrinsic
 def count(typingctx: Any, value: Any) -> Any:
     """The number of ones in each of the eight words, as lanes to be added up."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _call(builder, "llvm.ctpop", _VECTOR, args[0])
-
-    return lanes(lanes), codegen
+    return lanes(lanes), _call("llvm.ctpop", _VECTOR)
 
 
 @intrinsic
 def total(typingctx: Any, value: Any) -> Any:
     """The sum of the eight words, as int64."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _call(builder, "llvm.vector.reduce.add", _I64, args[0])
-
-    return types.int64(lanes), codegen
+    return types.int64(lanes), _call("llvm.vector.reduce.add", _I64)
 
 
 def aligned(words: int) -> Words:

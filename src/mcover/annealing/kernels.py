@@ -51,7 +51,7 @@ from mcover.annealing.bits import (
 from mcover.compiled import njit
 from mcover.errors import McoverError
 
-ERRORS, EVEN, ODD = 0, 1, 2
+ERRORS, EVEN, ODD = 0, 1, 2  # forms of the energy
 RULES, ORDERS = ("glauber", "metropolis"), ("random", "sequential")  # compiled code has the index
 GLAUBER, RANDOM = RULES.index("glauber"), ORDERS.index("random")
 MAX_GAMMA = 300.0  # beyond it exp(coupling) leaves the range of a double
@@ -92,9 +92,6 @@ class State(NamedTuple):
     unit: float  # physical size of one unit of energy, the mean over destinations included
 
 
-# --- random numbers -------------------------------------------------------------------------------
-
-
 @njit(forceinline=True)
 def next64(rng: Words) -> Any:
     """The next 64 random bits of xoshiro256++ (Blackman, Vigna); rng, uint64 (4,), not all zero."""
@@ -114,9 +111,6 @@ def next64(rng: Words) -> Any:
 def uniform(rng: Words) -> float:
     """A uniform number in [0, 1): the high 53 bits of one draw."""
     return np.float64(next64(rng) >> np.uint64(11)) * 2.0**-53
-
-
-# --- proposals ------------------------------------------------------------------------------------
 
 
 @njit(forceinline=True)
@@ -178,9 +172,6 @@ def _committee_change(state: State, index: int, unit: int, column: int, flip: An
     return total(sums)
 
 
-# --- accepted flips -------------------------------------------------------------------------------
-
-
 @njit(forceinline=True)
 def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
     """Step the counters of the touched contexts and renew their masks."""
@@ -231,9 +222,6 @@ def renew(
         at += blocks * 2 * WORDS
         store(masks, at, negative)
         store(masks, at + WORDS, negative ^ ones)
-
-
-# --- sweeps ---------------------------------------------------------------------------------------
 
 
 @njit()
@@ -339,22 +327,17 @@ def advance(
 ) -> tuple[Integers, Integers]:
     """Run one sweep of K*N*M proposals at each temperature; changes `state` and `rng` in place.
 
-    The joint weight is exp(-E/T + (γ/M) Σ_{a<b} w_a·w_b), E the lifted energy. In random order a
-    proposal first takes its index (r * K*N*M) >> 32 from the high 32 bits r of one draw; then, in
-    either order, comes one `uniform`. Site = index // M, cover = index % M.
+    The joint weight is exp(-E/T + (γ/M) Σ_{a<b} w_a·w_b), E the lifted energy; at T = 0 no proposal
+    that raises the energy is accepted. In random order a proposal first takes its index
+    (r * K*N*M) >> 32 from the high 32 bits r of one draw; then, in either order, comes one
+    `uniform`. Site = index // M, cover = index % M.
 
-    Args:
-        state: from `make_state`.
-        temperatures: (t,), >= 0; at 0 no proposal that raises the energy is accepted.
-        gammas: (t,) or one number, the coupling of the covers, at most MAX_GAMMA in size.
-        rule: "glauber" or "metropolis".
-        order: "random" or "sequential".
-        rng: uint64 (4,), not all zero.
-        stop_at_zero: stop after the first sweep that ends at lifted energy 0.
+    Shape: temperatures (t,), >= 0; gammas (t,) or one number, at most MAX_GAMMA in size; rng
+    uint64 (4,), not all zero.
 
     Returns:
         accepted, energies: int64 (done,), the accepted proposals of each sweep and the energy after
-        it, in units of ``state.unit``; `done` is t unless stopped early.
+        it, in units of ``state.unit``; `done` is t unless ``stop_at_zero`` ended it.
     """
     temperatures = np.array(temperatures, dtype=np.float64)
     gammas = np.array(np.broadcast_to(gammas, temperatures.shape), dtype=np.float64)

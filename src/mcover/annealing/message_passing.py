@@ -139,8 +139,7 @@ def _sign_channel(t: Floats, tie: float) -> tuple[Floats, Floats]:
 
 def _hazard(t: Floats) -> Floats:
     """φ(t)/Φ(t) by the scaled erfc, which neither under- nor overflows where it matters."""
-    ratio: Floats = math.sqrt(2 / math.pi) / erfcx(-t / math.sqrt(2))
-    return ratio
+    return np.asarray(math.sqrt(2 / math.pi) / erfcx(-t / math.sqrt(2)))
 
 
 @dataclass(frozen=True)
@@ -229,8 +228,7 @@ def information_threshold() -> float:
 
 
 def _gauss(x: Floats) -> Floats:
-    density: Floats = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-    return density
+    return np.asarray(np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
 
 
 def _residual(r: float) -> float:
@@ -263,7 +261,6 @@ def _alpha(r: float) -> float:
 
 
 def _end_of_branch() -> float:
-    found = minimize_scalar(
-        lambda r: -_alpha(r), bounds=(0.5, 8.0), method="bounded", options={"xatol": 1e-9}
-    )
+    bounds, options = (0.5, 8.0), {"xatol": 1e-9}
+    found = minimize_scalar(lambda r: -_alpha(r), bounds=bounds, method="bounded", options=options)
     return float(found.x)

@@ -1,11 +1,7 @@
-"""How to anneal: methods and schedules as frozen values.
-
-The same values serve Python, the command line, the cells of a study and result files.
-"""
+"""How to anneal: methods and schedules as frozen values, for Python, commands, cells and files."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
@@ -55,7 +51,7 @@ class MCover(_Method):
     """Sweeps between fresh routes; None keeps them for good."""
 
     def __post_init__(self) -> None:
-        _check_covers(self)
+        checks.counts(self, "covers", most=MAX_COVERS)
         as_topology(self.topology)
         checks.counts(self, "bank", "redraw_every", optional=True)
 
@@ -74,11 +70,9 @@ class RSA(_Method):
     """γ is multiplied by 1 + this after every sweep."""
 
     def __post_init__(self) -> None:
-        _check_covers(self)
-        coupling = checks.real("coupling", self.coupling, 0, MAX_COUPLING)
-        growth = checks.real("coupling_growth", self.coupling_growth, -1, 1000)
-        object.__setattr__(self, "coupling", coupling)
-        object.__setattr__(self, "coupling_growth", growth)
+        checks.counts(self, "covers", most=MAX_COVERS)
+        checks.numbers_of(self, "coupling", least=0, most=MAX_COUPLING)
+        checks.numbers_of(self, "coupling_growth", least=-1, most=1000)
 
 
 @dataclass(frozen=True)
@@ -89,10 +83,6 @@ class Vanilla(_Method):
 
 
 Method: TypeAlias = MCover | RSA | Vanilla
-
-
-def _check_covers(method: MCover | RSA) -> None:
-    object.__setattr__(method, "covers", checks.whole("covers", method.covers, 1, MAX_COVERS))
 
 
 @dataclass(frozen=True)
@@ -112,9 +102,8 @@ class LinearSchedule:
     """Sweeps at each temperature."""
 
     def __post_init__(self) -> None:
-        _check_range(self)
-        object.__setattr__(self, "step", checks.real("step", self.step, above=0))
-        _check_length(self, (self.start - self.stop) / self.step)
+        checks.numbers_of(self, "start", "stop", "step", above=0)
+        _check_schedule(self, (self.start - self.stop) / self.step)
 
     def temperatures(self) -> Temperatures:
         """Temperature of every sweep."""
@@ -137,9 +126,9 @@ class GeometricSchedule:
     """Sweeps at each temperature."""
 
     def __post_init__(self) -> None:
-        _check_range(self)
+        checks.numbers_of(self, "start", "stop", above=0)
         checks.counts(self, "count")
-        _check_length(self, self.count)
+        _check_schedule(self, self.count)
 
     def temperatures(self) -> Temperatures:
         """Temperature of every sweep."""
@@ -185,16 +174,13 @@ Schedule: TypeAlias = LinearSchedule | GeometricSchedule | BetaSchedule | Custom
 
 def schedule_of(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -> Schedule:
     """The schedule that is meant: one as it is, plain numbers, or so many sweeps."""
+    if num_sweeps is not None and schedule is not None:
+        raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
     if num_sweeps is not None:
-        if schedule is not None:
-            raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
-        start, stop = LinearSchedule.start, LinearSchedule.stop
         sweeps = checks.whole("num_sweeps", num_sweeps, 1)
-        return (
-            LinearSchedule(step=(start - stop) / (sweeps - 1))
-            if sweeps > 1
-            else CustomSchedule((start,))
-        )
+        if sweeps == 1:
+            return CustomSchedule((LinearSchedule.start,))
+        return LinearSchedule(step=(LinearSchedule.start - LinearSchedule.stop) / (sweeps - 1))
     if schedule is None:
         return LinearSchedule()
     if isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str | bytes):
@@ -202,23 +188,16 @@ def schedule_of(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -
     return schedule  # type: ignore[return-value]
 
 
-def _check_range(schedule: LinearSchedule | GeometricSchedule) -> None:
-    start = checks.real("start", schedule.start, above=0)
-    stop = checks.real("stop", schedule.stop, above=0)
-    if stop > start:
-        raise McoverError(
-            f"stop is {stop:g}, above start, {start:g}; temperatures fall: write start ≥ stop."
-        )
-    object.__setattr__(schedule, "start", start)
-    object.__setattr__(schedule, "stop", stop)
+def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) -> None:
     checks.counts(schedule, "sweeps")
-
-
-def _check_length(schedule: LinearSchedule | GeometricSchedule, count: float) -> None:
+    if schedule.stop > schedule.start:
+        raise McoverError(
+            f"stop is {schedule.stop:g}, above start, {schedule.start:g}; temperatures fall: "
+            "write start ≥ stop."
+        )
     # Per sweep a temperature, a coupling and what is made on the way.
-    needed = 32 * (count + 1) * schedule.sweeps
-    needed = int(needed) if math.isfinite(needed) else 2**63
-    checks.memory(needed, f"{schedule!r}", "write fewer temperatures or sweeps")
+    needed = min(32 * (count + 1) * schedule.sweeps, 2.0**63)
+    checks.memory(int(needed), f"{schedule!r}", "write fewer temperatures or sweeps")
 
 
 @dataclass(frozen=True)
@@ -239,14 +218,13 @@ class AnnealOptions:
     """End a read after the sweep in which its lifted energy reaches zero."""
 
     def __post_init__(self) -> None:
-        checks.instance(
-            "method", self.method, (MCover, RSA, Vanilla), "mcover.MCover(...), RSA or Vanilla"
-        )
+        example = "mcover.MCover(...), RSA or Vanilla"
+        checks.instance("method", self.method, (MCover, RSA, Vanilla), example)
         checks.instance("schedule", self.schedule, Schedule.__args__, _EXAMPLE)
         checks.choice("rule", self.rule, ("glauber", "metropolis"))
         checks.choice("energy", self.energy, ("linear", "errors"))
         checks.choice("order", self.order, ("random", "sequential"))
-        object.__setattr__(self, "stop_at_zero", checks.flag("stop_at_zero", self.stop_at_zero))
+        checks.flags_of(self, "stop_at_zero")
         self.couplings()
 
     def couplings(self) -> NDArray[np.float64]:

@@ -43,7 +43,7 @@ class Problem:
     """
 
     def __init__(
-        self, patterns: ArrayLike, labels: ArrayLike, hidden: int, teacher: ArrayLike | None
+        self, patterns: ArrayLike, labels: ArrayLike, hidden: int, teacher: ArrayLike | None = None
     ) -> None:
         self.patterns = as_signs("patterns", patterns, (None, None))
         self.labels = as_signs("labels", labels, (len(self.patterns),))
@@ -75,10 +75,8 @@ class Problem:
         if checks.choice("energy", kind, ("linear", "errors")) == "errors":
             return self.training_errors(weights).astype(np.float64)
         fields = _fields(self.gauged, self._students(weights), self.hidden)
-        if self.hidden == 1:
-            margins = fields[..., 0, :] / np.sqrt(self.inputs)
-        else:
-            margins = np.where(fields > 0, 1.0, -1.0).sum(axis=-2) / np.sqrt(self.hidden)
+        margins = fields if self.hidden == 1 else np.where(fields > 0, 1.0, -1.0)
+        margins = margins.sum(axis=-2) / np.sqrt(self.inputs if self.hidden == 1 else self.hidden)
         return np.asarray(np.maximum(0.0, -margins).sum(axis=-1))
 
     def training_errors(self, weights: Weights) -> NDArray[np.int64]:
@@ -115,7 +113,7 @@ class Problem:
 
     def _students(self, weights: Weights) -> NDArray[np.float64]:
         students = checks.reals("weights", weights)
-        if students.ndim == 0 or students.shape[-1] != self.sites:
+        if students.shape[-1:] != (self.sites,):
             raise McoverError(
                 f"weights have shape {students.shape}; write {self.sites} of them along the last "
                 "axis."
@@ -152,15 +150,6 @@ class Committee(Problem):
     Σ_μ max(0, −Δ_μ) in votes. With one hidden unit it is a perceptron.
     """
 
-    def __init__(
-        self,
-        patterns: ArrayLike,
-        labels: ArrayLike,
-        hidden: int,
-        teacher: ArrayLike | None = None,
-    ) -> None:
-        super().__init__(patterns, labels, hidden, teacher)
-
 
 def teacher_student(
     n: int, alpha: float, seed: Seed = None, hidden: int = 1, ties: Ties = "redraw"
@@ -195,10 +184,8 @@ def teacher_student(
     checks.memory(needed, f"{patterns} patterns of {n} inputs", "write a smaller n or alpha")
     weights_rng, patterns_rng = streams(seed, 2)
     teacher = random_signs(weights_rng, hidden * n)
-    drawn, labels = _labelled(patterns, teacher, hidden, patterns_rng, ties)
-    if hidden == 1:
-        return Perceptron(drawn, labels, teacher)
-    return Committee(drawn, labels, hidden, teacher)
+    drawn = _labelled(patterns, teacher, hidden, patterns_rng, ties)
+    return Perceptron(*drawn, teacher) if hidden == 1 else Committee(*drawn, hidden, teacher)
 
 
 def random_signs(rng: np.random.Generator, shape: int | tuple[int, ...]) -> Signs:
@@ -214,12 +201,10 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
             raise TypeError(f"its entries are of type {array.dtype}")
     except (TypeError, ValueError) as error:  # ragged lists, text, objects
         raise McoverError(f"{name} must be an array of -1 and +1: {error}.") from error
-    wrong_shape = array.ndim != len(shape) or any(
-        want is not None and want != have for want, have in zip(shape, array.shape, strict=False)
-    )
-    if wrong_shape or not array.size:
-        wanted = "(" + ", ".join("any" if s is None else str(s) for s in shape) + ")"
-        raise McoverError(f"{name} must have shape {wanted} and entries; got {array.shape}.")
+    fits = array.ndim == len(shape) and array.size > 0
+    if not fits or any(want not in (None, n) for want, n in zip(shape, array.shape, strict=True)):
+        wanted = ", ".join("any" if want is None else str(want) for want in shape)
+        raise McoverError(f"{name} must have shape ({wanted}) and entries; got {array.shape}.")
     if not np.all((array == 1) | (array == -1)):
         stranger = array[(array != 1) & (array != -1)].flat[0]
         raise McoverError(
@@ -284,17 +269,15 @@ def _labelled(
     )
 
 
-def _fields(gauged: Signs, weights: Weights, hidden: int) -> NDArray[np.float64]:
+def _fields(gauged: Signs, students: NDArray[np.float64], hidden: int) -> NDArray[np.float64]:
     """Gauged fields of the hidden units, shape (..., K·N) → (..., K, P)."""
-    students = np.asarray(weights, dtype=np.float64)
     units = students.reshape(*students.shape[:-1], hidden, -1)
     return np.asarray(units @ gauged.T.astype(np.float64))
 
 
-def _is_right(gauged: Signs, weights: Weights, hidden: int) -> NDArray[np.bool_]:
+def _is_right(gauged: Signs, students: NDArray[np.float64], hidden: int) -> NDArray[np.bool_]:
     """Whether each pattern is right, shape (..., K·N) → (..., P)."""
-    votes = _fields(gauged, weights, hidden) > 0
-    return np.asarray(2 * votes.sum(axis=-2) > hidden)
+    return np.asarray(2 * (_fields(gauged, students, hidden) > 0).sum(axis=-2) > hidden)
 
 
 def _matched_mean(table: NDArray[np.float64]) -> float:

@@ -100,12 +100,8 @@ class AnnealResult:
             raise McoverError(f"cannot save to {target}; end the name in .npz.")
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {f"trajectory.{n}": getattr(self.trajectory, n) for n in _TRAJECTORY}
-        about = {
-            "format": _FORMAT,
-            "options": to_plain(self.options),
-            "interrupted": self.interrupted,
-        }
-        text = np.array(json.dumps(about))
+        about = {"format": _FORMAT, "interrupted": self.interrupted}
+        text = np.array(json.dumps(about | {"options": to_plain(self.options)}))
         return write_atomic(target, lambda file: np.savez_compressed(file, about=text, **arrays))
 
     @classmethod
@@ -130,18 +126,14 @@ class AnnealResult:
 
 
 _TRAJECTORY = [field.name for field in fields(Trajectory)]
-_ARRAYS = [
-    field.name
-    for field in fields(AnnealResult)
-    if field.name not in ("trajectory", "options", "interrupted")
-]
+_ABOUT = ("trajectory", "options", "interrupted")
+_ARRAYS = [field.name for field in fields(AnnealResult) if field.name not in _ABOUT]
 
 
 def _check_shapes(result: AnnealResult) -> None:
     as_signs("weights", result.weights, (None, result.options.method.covers, None))
     reads, points = len(result.weights), len(result.trajectory.sweep)
-    shapes = {name: (reads,) for name in _ARRAYS if name != "weights"}
-    wrong = [name for name, shape in shapes.items() if getattr(result, name).shape != shape]
+    wrong = [n for n in _ARRAYS if n != "weights" and getattr(result, n).shape != (reads,)]
     for name in _TRAJECTORY:
         expected = (points,) if name in ("sweep", "temperature") else (reads, points)
         if getattr(result.trajectory, name).shape != expected:

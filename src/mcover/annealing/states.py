@@ -18,31 +18,10 @@ from mcover.annealing.bits import (
     spread,
     step_counter,
 )
-from mcover.annealing.kernels import (
-    ERRORS,
-    EVEN,
-    ODD,
-    State,
-    advance,
-    next64,
-    recount,
-    renew,
-)
+from mcover.annealing.kernels import ERRORS, EVEN, ODD, State, advance, next64, recount, renew
 from mcover.compiled import njit
 from mcover.routing import draw_bank
 from mcover.topology import GaussianRing
-
-
-def energy_form(inputs: int, hidden: int, energy: str) -> int:
-    """ERRORS, EVEN or ODD for the energy "errors" or "linear"."""
-    terms = inputs if hidden == 1 else hidden
-    return ERRORS if energy == "errors" else EVEN if terms % 2 == 0 else ODD
-
-
-def energy_unit(inputs: int, hidden: int, destinations: int, form: int) -> float:
-    """The physical size of one integer unit of the lifted energy, the mean over S included."""
-    root = math.sqrt(inputs if hidden == 1 else hidden)
-    return (1.0, 2.0 / root, 1.0 / root)[form] / destinations
 
 
 def _words(patterns: int) -> int:
@@ -57,14 +36,10 @@ def _pack(bits: NDArray[np.bool_]) -> Words:
 
 
 def pack_columns(gauged: NDArray[np.int8]) -> Words:
-    """Bits of the gauged patterns, column by column.
+    """Bits of the gauged patterns (P, N), column by column, uint64 (N*W,).
 
-    Args:
-        gauged: (P, N), ±1: patterns times labels.
-
-    Returns:
-        uint64 (N*W,): bit μ % 64 of word i*W + μ//64 is set where gauged[μ, i] = +1; W is P/64
-        rounded up to a multiple of 8.
+    Bit μ % 64 of word i*W + μ//64 is set where gauged[μ, i] = +1; W is P/64 rounded up to a
+    multiple of 8.
     """
     patterns, inputs = gauged.shape
     bits = np.zeros((inputs, _words(patterns) * 64), dtype=np.bool_)
@@ -105,17 +80,12 @@ def make_state(
 
     With hidden = 1 the network is a perceptron, and "linear" the energy of its margins.
 
-    Args:
-        columns: from `pack_columns`; shared, never written.
-        patterns: P.
-        hidden: K.
-        inputs: N.
-        routes: (S, K*N, M), ρ[s,q,α]: the cover from which context (s, α) reads weight q; M <= 255.
-        weights: (M, K*N), ±1; copied.
-        energy: "linear" or "errors".
+    Shape: columns from `pack_columns`, shared and never written; routes (S, K*N, M), ρ[s,q,α] the
+    cover from which context (s, α) reads weight q, M <= 255; weights (M, K*N), ±1, copied.
     """
     destinations, sites, covers = routes.shape
-    form, words = energy_form(inputs, hidden, energy), _words(patterns)
+    words, terms = _words(patterns), inputs if hidden == 1 else hidden
+    form = ERRORS if energy == "errors" else ODD if terms % 2 else EVEN
     sizes = _sizes(inputs, patterns, hidden, covers, destinations, form)
     inverse = np.empty((sites, covers, destinations), dtype=np.uint8)
     _invert(np.array(routes, dtype=np.uint8, order="C"), inverse)
@@ -138,7 +108,7 @@ def make_state(
         pairs=2 if form == ODD else 1,
         depth=counter_depth(inputs),
         vote_depth=counter_depth(hidden),
-        unit=energy_unit(inputs, hidden, destinations, form),
+        unit=(1.0, 2.0 / math.sqrt(terms), 1.0 / math.sqrt(terms))[form] / destinations,
     )
     _build(state)
     state.energy[0] = energy_from_scratch(state)

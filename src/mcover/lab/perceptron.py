@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -33,7 +32,26 @@ Outcome = dict[str, float]
 
 
 @dataclass(frozen=True)
-class PerceptronTrial:
+class _Instance:
+    n: int
+    """Inputs N."""
+    alpha: float
+    """Patterns per input, P/N."""
+    ties: Ties = "redraw"
+    """Patterns on which the teacher is undecided: draw them again, or label them +1."""
+
+    def __post_init__(self) -> None:
+        checks.counts(self, "n")
+        checks.numbers_of(self, "alpha", above=0)
+        checks.choice("ties", self.ties, ("redraw", "plus"))
+
+    def problem(self, seed: int) -> Problem:
+        """The instance of a seed."""
+        return teacher_student(self.n, self.alpha, seed=[seed, 0], ties=self.ties)
+
+
+@dataclass(frozen=True)
+class PerceptronTrial(_Instance):
     """A ±1 perceptron with its teacher, annealed.
 
     Of several reads the one of least energy counts, judged on the training patterns alone.
@@ -41,18 +59,12 @@ class PerceptronTrial:
 
     kind: ClassVar[str] = "perceptron"
 
-    n: int
-    """Inputs N."""
-    alpha: float
-    """Patterns per input, P/N."""
-    ties: Ties = "redraw"
-    """Patterns on which the teacher is undecided: draw them again, or label them +1."""
     method: Method = field(default_factory=MCover)
     schedule: Schedule = field(default_factory=LinearSchedule)
     reads: int = 1
 
     def __post_init__(self) -> None:
-        _check_instance(self)
+        super().__post_init__()
         AnnealOptions(self.method, self.schedule)
         checks.counts(self, "reads")
 
@@ -60,8 +72,7 @@ class PerceptronTrial:
         self, seed: int, record: int = 2, interrupt: Callable[[], bool] | None = None
     ) -> tuple[Outcome, AnnealResult]:
         """The outcome of the best read, and the result that it is taken from."""
-        _warm_up()
-        problem = _instance(self, seed)
+        problem = self.problem(seed)
         result = anneal(
             problem,
             self.method,
@@ -93,24 +104,14 @@ class PerceptronTrial:
 
 
 @dataclass(frozen=True)
-class MessagePassingTrial:
+class MessagePassingTrial(_Instance):
     """Message passing on the instances that annealers meet: what the data allow without them."""
 
     kind: ClassVar[str] = "message-passing"
 
-    n: int
-    """Inputs N."""
-    alpha: float
-    """Patterns per input, P/N."""
-    ties: Ties = "redraw"
-    """Patterns on which the teacher is undecided: draw them again, or label them +1."""
-
-    def __post_init__(self) -> None:
-        _check_instance(self)
-
     def run(self, seed: int) -> Outcome:
         """Runs AMP on a fresh instance."""
-        problem = _instance(self, seed)
+        problem = self.problem(seed)
         begin = time.process_time()
         found = amp(problem.patterns, problem.labels, seed=[seed, 2])
         energy = float(problem.energy(found.weights))
@@ -134,14 +135,11 @@ def run_paired(
     halt = threading.Event()
 
     def one(seed: int) -> list[tuple[str, Outcome, Trajectory]]:
-        found = []
-        for name, trial in trials.items():
-            try:
-                outcome, result = trial.anneal(seed, record=50, interrupt=halt.is_set)
-            except KeyboardInterrupt:  # halted
-                return []
-            found.append((name, outcome, result.trajectory))
-        return found
+        try:
+            found = {n: t.anneal(seed, record=50, interrupt=halt.is_set) for n, t in trials.items()}
+        except KeyboardInterrupt:  # halted
+            return []
+        return [(name, outcome, result.trajectory) for name, (outcome, result) in found.items()]
 
     pool = ThreadPoolExecutor(workers or checks.cpus())
     try:
@@ -156,9 +154,8 @@ def summarize(outcomes: Sequence[Outcome]) -> dict[str, Estimate]:
     """Errors, the solved fraction, and the cost of a solution with 99 % certainty (TTS99)."""
     by_name = {name: [one[name] for one in outcomes] for name in outcomes[0]}
     solved = [value > 0 for value in by_name["solved"]]
-    return {
-        "generalization_error": statistics.mean(by_name["generalization_error"]),
-        "generalization_error_sign": statistics.mean(by_name["generalization_error_sign"]),
+    errors = ("generalization_error", "generalization_error_sign")
+    return {name: statistics.mean(by_name[name]) for name in errors} | {
         "solved": statistics.fraction(solved),
         "tts_proposals": statistics.time_to_solution(solved, by_name["proposals"]),
         "tts_seconds": statistics.time_to_solution(solved, by_name["core_seconds"]),
@@ -167,26 +164,6 @@ def summarize(outcomes: Sequence[Outcome]) -> dict[str, Estimate]:
 
 def join(courses: Sequence[Trajectory]) -> Trajectory:
     """Trajectories of several runs with the same schedule as one."""
-    stacked = {
-        one.name: np.concatenate([getattr(course, one.name) for course in courses])
-        for one in fields(Trajectory)
-        if one.name not in ("sweep", "temperature")
-    }
+    names = {one.name for one in fields(Trajectory)} - {"sweep", "temperature"}
+    stacked = {n: np.concatenate([getattr(course, n) for course in courses]) for n in names}
     return replace(courses[0], **stacked)
-
-
-def _check_instance(trial: PerceptronTrial | MessagePassingTrial) -> None:
-    checks.counts(trial, "n")
-    object.__setattr__(trial, "alpha", checks.real("alpha", trial.alpha, above=0))
-    checks.choice("ties", trial.ties, ("redraw", "plus"))
-
-
-def _instance(trial: PerceptronTrial | MessagePassingTrial, seed: int) -> Problem:
-    return teacher_student(trial.n, trial.alpha, seed=[seed, 0], ties=trial.ties)
-
-
-@cache
-def _warm_up() -> None:
-    """Compiles and loads once in a process what would count as the time of its first trial."""
-    problem = teacher_student(11, 1.0, seed=0)
-    anneal(problem, MCover(bank=2), num_sweeps=1, seed=0, workers=1, record=2)

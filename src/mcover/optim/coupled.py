@@ -7,9 +7,9 @@ AdamW decays weights beside Adam's: momentum and normalisation act on gradients 
 from __future__ import annotations
 
 import inspect
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -136,27 +136,24 @@ class Coupled(Optimizer):
         self.base.__setstate__({"state": self.state, "param_groups": self.param_groups})
 
 
-def check_number(
-    group: Group, name: str, *, above: float = -math.inf, below: float = math.inf, also: str = ""
-) -> None:
-    """Refuses an option that is not a number from 0 on; ``also`` is what else may be written."""
+def check_number(group: Group, name: str, also: str = "", **limits: float) -> None:
+    """Refuses an option outside its limits, 0 on by default; ``also`` is what else is allowed."""
     value = group[name]
     is_tensor = isinstance(value, Tensor) and value.ndim == 0  # torch takes them for lr
-    limits: Any = {"least": 0} if above < 0 else {"above": above}
+    plain = value.item() if is_tensor else value
     try:
-        plain = value.item() if is_tensor else value
-        plain = checks.real(name, plain, **limits, below=below, infinite=bool(also))
+        plain = checks.real(name, plain, **(limits or {"least": 0}), infinite=bool(also))
     except McoverError as error:
         raise McoverError(f"{str(error).rstrip('.')}{also}.") from None
     group[name] = value if is_tensor else plain
 
 
-def check_coupling(group: Group) -> bool:
-    """Refuses a coupling that is neither a number nor "auto"; says whether it is "auto"."""
-    if isinstance(group["coupling"], str) and group["coupling"] == "auto":
-        return True
-    check_number(group, "coupling", also=", inf or 'auto'")
-    return False
+def is_auto(group: Group) -> bool:
+    """Whether the coupling is "auto"; refused where it is no number either."""
+    auto = isinstance(group["coupling"], str) and group["coupling"] == "auto"
+    if not auto:
+        check_number(group, "coupling", also=", inf or 'auto'")
+    return auto
 
 
 def own_groups(params: ParamsT) -> ParamsT:
@@ -171,14 +168,18 @@ def own_groups(params: ParamsT) -> ParamsT:
 
 def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
     """The base optimizer, or an error that says what it takes."""
-    name = getattr(base, "__name__", repr(base))
     if not callable(base):
         raise McoverError(f"base is {base!r}; write a class of optimizers, e.g. torch.optim.SGD.")
+    name = getattr(base, "__name__", repr(base))
     try:
         made = base(own_groups(params), **options)
     except (TypeError, ValueError) as error:
+        remedy = "Write e.g. base=torch.optim.SGD."
+        with suppress(ValueError):  # some classes written in C have no signature
+            names = [name for name in inspect.signature(base).parameters if name != "params"]
+            remedy = f"It takes {', '.join(names)}."
         raise McoverError(
-            f"the base optimizer {name} refuses what it was given: {error}. {_signature(base)}"
+            f"the base optimizer {name} refuses what it was given: {error}. {remedy}"
         ) from error
     if not isinstance(made, Optimizer):
         raise McoverError(f"base {name} makes a {type(made).__name__}; write e.g. torch.optim.SGD.")
@@ -186,11 +187,3 @@ def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise McoverError(f"{name} cannot step without a closure; write e.g. base=torch.optim.SGD.")
     return made
-
-
-def _signature(base: Base) -> str:
-    try:
-        names = inspect.signature(base).parameters
-    except ValueError:  # some classes written in C have none
-        return "Write e.g. base=torch.optim.SGD."
-    return f"It takes {', '.join(name for name in names if name != 'params')}."

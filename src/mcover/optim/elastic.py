@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.coupled import Base, Coupled, Group, check_coupling
+from mcover.optim.coupled import Base, Coupled, Group, is_auto
 
 _BETA = 0.9  # what Zhang et al. recommend for the centre's rate
 
@@ -65,9 +65,8 @@ class ElasticSGD(Coupled):
         base: Base = SGD,
         **options: Any,
     ) -> None:
-        super().__init__(
-            params, base, {"lr": lr, **options}, {"coupling": coupling, "period": period}
-        )
+        own = {"coupling": coupling, "period": period}
+        super().__init__(params, base, {"lr": lr, **options}, own)
 
     @torch.no_grad()
     def centre(self, stack: Tensor) -> Tensor:
@@ -95,7 +94,7 @@ class ElasticSGD(Coupled):
 
     def _check(self, group: Group) -> None:
         group["period"] = checks.whole("period", group["period"], 1)
-        if check_coupling(group) and group["replicas"]:
+        if is_auto(group) and group["replicas"]:
             if not float(group["lr"]) > 0:
                 raise McoverError(
                     f"coupling='auto' divides by lr, which is {group['lr']}; write a positive lr, "

@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.coupled import Base, Coupled, Group, check_coupling, check_number
+from mcover.optim.coupled import Base, Coupled, Group, check_number, is_auto
 
 
 class ReplicatedSGD(Coupled):
@@ -104,7 +104,7 @@ class ReplicatedSGD(Coupled):
         self.start(loss)
 
     def _check(self, group: Group) -> None:
-        check_coupling(group)
+        is_auto(group)
         check_number(group, "growth", above=0)
         if group["steps"] is not None:
             group["steps"] = checks.whole("steps", group["steps"], 1)

@@ -37,7 +37,8 @@ def comparison_figure(
     """Several methods in the same panels and, if given, the outcome ε_g of every trial."""
     from matplotlib.figure import Figure
 
-    shown = [name for name in _PANELS if _is_known(courses, name)]
+    known = {n: any(np.isfinite(getattr(c, n)).any() for c in courses.values()) for n in _PANELS}
+    shown = [name for name in _PANELS if known[name]]
     count = len(shown) + (outcomes is not None)
     figure = Figure(figsize=(4.4 * ((count + 1) // 2), 7.2), layout="constrained")
     figure.suptitle(title)
@@ -55,10 +56,6 @@ def comparison_figure(
     for axes in panels[count:]:
         axes.set_visible(False)
     return figure
-
-
-def _is_known(courses: Mapping[str, Trajectory], name: str) -> bool:
-    return any(np.isfinite(getattr(course, name)).any() for course in courses.values())
 
 
 def _draw_course(axes: Axes, course: Trajectory, name: str, colour: str, label: str) -> None:

@@ -73,9 +73,5 @@ def _draw_spectrum(axes: Axes, matrix: NDArray[np.float64]) -> None:
     second = np.sort(np.abs(values))[-2] if len(values) > 1 else 0.0
     axes.plot(second * np.cos(angle), second * np.sin(angle), "--", color=COLOURS[1], linewidth=1)
     axes.scatter(values.real, values.imag, s=28, color=COLOURS[0], zorder=2)
-    axes.set(
-        title=f"spectrum of Q, gap 1 − |λ₂| = {1 - second:.4g}",
-        xlabel="Re λ",
-        ylabel="Im λ",
-        aspect="equal",
-    )
+    axes.set_title(f"spectrum of Q, gap 1 − |λ₂| = {1 - second:.4g}")
+    axes.set(xlabel="Re λ", ylabel="Im λ", aspect="equal")
