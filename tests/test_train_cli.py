@@ -17,7 +17,7 @@ from mcover.cli.train import Train
 from mcover.lab import data, models
 from mcover.lab.training import CommitteeTrial
 from mcover.lab.training.loop import Status
-from mcover.lab.training.objectives import errors
+from mcover.lab.training.objectives import Objective
 from mcover.plain import from_plain
 
 TINY = "--model small-mlp --images 200 --epochs 2 --batch 100"
@@ -67,11 +67,10 @@ def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):
     assert (folder / "net.png").read_bytes().startswith(b"\x89PNG")
     kept = json.loads((folder / "net.json").read_text())
     digits = data.load("digits", normalize=True)
-    again = errors(
-        models.load(folder / "net"),
-        torch.from_numpy(digits.test_images),
-        torch.from_numpy(digits.test_labels),
-    )
+    network = models.load(folder / "net")
+    objective = Objective(network)
+    test = objective.tensors(digits.test_images, digits.test_labels)
+    _, again = objective.judge(network, *test, "collapse")
     assert again[0] == kept["history"]["collapse_error"][-1]
     assert kept["history"]["epoch"] == [1, 2]
     assert str(tmp_path) not in (folder / "net.json").read_text()
@@ -226,7 +225,8 @@ def test_the_live_line_fits_80_columns(seeds, monkeypatch):
     terminal = Console(file=io.StringIO(), width=80, force_terminal=True)
     monkeypatch.setattr("mcover.progress.errors", terminal)
     with progress.live_line() as line:
-        show = Train(CommitteeTrial(), seeds=seeds)._show(line, seeds - 1)
+        train = Train(CommitteeTrial(), seeds=seeds)
+        show = train._show(line, seeds - 1, train.trial)
         show(Status(0.999, 20_000, 1.234e-5, 0.4567))
         line._bar.refresh()
         shown = line._bar.get_renderable()

@@ -37,23 +37,17 @@ class Sharpening:
 
     def at(self, epoch: float) -> tuple[float, float]:
         """β and γ in an epoch."""
-        return (
-            _grown(self.beta, self.beta_growth, epoch),
-            _grown(self.gamma, self.gamma_growth, epoch),
-        )
+
+        def grown(start: float, growth: float) -> float:
+            return min(start * math.exp(min(math.log1p(growth) * epoch, 100.0)), LIMIT)
+
+        return grown(self.beta, self.beta_growth), grown(self.gamma, self.gamma_growth)
 
     def __str__(self) -> str:
-        for name, known in (("slow", SLOW), ("fast", FAST)):
-            if self == known:
-                return name
-        return ",".join(f"{value:g}" for value in astuple(self))
+        numbers = ",".join(f"{value:g}" for value in astuple(self))
+        return {SLOW: "slow", FAST: "fast"}.get(self, numbers)
 
 
 # The numbers of both are from memory of the works that the paper cites, and unverified.
 SLOW = Sharpening()
 FAST = Sharpening(2.0, 1e-4, 5.0, 1e-4)
-
-
-def _grown(start: float, growth: float, epoch: float) -> float:
-    rate = math.log1p(growth) * epoch
-    return min(start * math.exp(min(rate, 100.0)), LIMIT)

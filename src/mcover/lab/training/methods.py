@@ -24,6 +24,7 @@ from mcover.lab.training.options import (
     Lifted,
     Method,
     Training,
+    require,
 )
 from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD
 
@@ -69,23 +70,20 @@ class Mover:
             case Entropy():  # as many batches as the walk has gradients
                 return cast(Tensor, self.optimizer.step(fresh))
             case SAM():
-                return self._uphill(fresh, again)
+                loss = fresh()
+                try:
+                    self.optimizer.step(again)
+                except BaseException:
+                    with torch.no_grad():  # an interrupt must not leave the weights uphill
+                        for weight, state in self.optimizer.state.items():
+                            if "old_p" in state:
+                                weight.copy_(state.pop("old_p"))
+                    raise
+                return loss
         loss = fresh()
         self.optimizer.step()
         if isinstance(self.method, EMA) and self.average is not None:
             self.average.update_parameters(self.model)
-        return loss
-
-    def _uphill(self, fresh: Gradient, again: Gradient) -> Tensor:
-        loss = fresh()
-        try:
-            self.optimizer.step(again)
-        except BaseException:
-            with torch.no_grad():  # an interrupt must not leave the weights uphill
-                for weight, state in self.optimizer.state.items():
-                    if "old_p" in state:
-                        weight.copy_(state.pop("old_p"))
-            raise
         return loss
 
     def end_epoch(self, epoch: int) -> None:
@@ -122,22 +120,16 @@ def _optimizer(
             groups = _groups(model, parameters)
             return ReplicatedSGD(groups, coupling=coupling, growth=growth, steps=steps, **common)
         case Elastic(coupling=coupling, period=period):
-            return ElasticSGD(
-                _groups(model, parameters), coupling=coupling, period=period, **common
-            )
+            groups = _groups(model, parameters)
+            return ElasticSGD(groups, coupling=coupling, period=period, **common)
         case Entropy():
-            walk = {"inner_steps": method.inner_steps, "inner_lr": training.lr}
+            walk = {"inner_steps": method.inner_steps, "inner_lr": training.lr, "seed": seed}
             pull = {"scope": method.scope, "scoping": method.scoping, "noise": method.langevin}
-            own = common | walk | pull | {"lr": method.outer_lr}
-            return EntropySGD(parameters, **own, seed=seed)
+            return EntropySGD(parameters, **common | walk | pull | {"lr": method.outer_lr})
         case SAM(rho):
-            try:
-                import pytorch_optimizer
-            except ImportError as error:
-                raise McoverError(
-                    "SAM needs pytorch_optimizer, which is not installed: "
-                    "pip install 'mcover[rivals]'."
-                ) from error
+            require("pytorch_optimizer", "SAM", "rivals")
+            import pytorch_optimizer
+
             return pytorch_optimizer.SAM(parameters, torch.optim.SGD, rho=rho, **common)
     return torch.optim.SGD(parameters, **common)
 

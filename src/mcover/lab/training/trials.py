@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
 import tyro
@@ -20,7 +19,7 @@ from mcover import checks
 from mcover.errors import McoverError
 from mcover.lab.committee.schedules import SLOW, Sharpening
 from mcover.lab.data import Dataset, holdout, load, split_name, subset
-from mcover.lab.training.options import MOST, SAM, Lifted, Method, Training, check_method
+from mcover.lab.training.options import MOST, SAM, Lifted, Method, Training, check_method, require
 from mcover.lifting import Directed, Messages
 
 if TYPE_CHECKING:
@@ -100,8 +99,8 @@ class _Trial:
     def prepare(self) -> None:
         """Refuses at once what no seed could do without: torch, a package, the data."""
         require_torch("this trial trains a model")
-        if isinstance(self.method, SAM) and find_spec("pytorch_optimizer") is None:
-            raise McoverError("SAM needs pytorch_optimizer: pip install 'mcover[rivals]'.")
+        if isinstance(self.method, SAM):
+            require("pytorch_optimizer", "SAM", "rivals")
         self.dataset()
 
     def train(self, seed: int, progress: Callable[[Status], None] | None = None) -> History:
@@ -241,8 +240,7 @@ class RepeatedTrial:
 
 def require_torch(why: str) -> None:
     """Says what to install where torch is missing."""
-    if find_spec("torch") is None:
-        raise McoverError(f"{why} and needs torch: pip install 'mcover[torch,data]'.")
+    require("torch", f"{why} and", "torch,data")
 
 
 @lru_cache(maxsize=2)
