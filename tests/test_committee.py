@@ -11,9 +11,19 @@ from hypothesis import strategies as st
 import mcover
 from mcover.errors import McoverError
 from mcover.lab import models
-from mcover.lab.committee import FAST, SLOW, CommitteeMachine, Sharpening, collapse, machine_of
-from mcover.lab.committee.machine import SoftSign, surrogate, surrogates, unit_rows
-from mcover.lab.committee.schedules import LIMIT
+from mcover.lab.committee import (
+    FAST,
+    SLOW,
+    CommitteeMachine,
+    Sharpening,
+    SoftSign,
+    collapse,
+    machine_of,
+    surrogate,
+    surrogates,
+    unit_rows,
+)
+from mcover.lab.training.options import SHARPEST
 from reference_committee import votes
 
 SHARP = SLOW.at(20_000)
@@ -108,7 +118,7 @@ def test_schedules_grow_each_epoch_and_never_leave_the_range():
     beta, gamma = FAST.at(100)
     assert beta == pytest.approx(2 * 1.0001**100)
     assert gamma == pytest.approx(5 * 1.0001**100)
-    assert SLOW.at(10**7) == (LIMIT, LIMIT)
+    assert SLOW.at(10**7) == (SHARPEST, SHARPEST)
     own = Sharpening(1.0, 0.0, 3.0, 0.5)
     assert own.at(2) == (1.0, pytest.approx(6.75))
     assert str(SLOW) == "slow"

@@ -9,9 +9,8 @@ import torch
 
 import mcover
 from mcover.errors import McoverError
-from mcover.lab.committee import SLOW, CommitteeMachine, machine_of
-from mcover.lab.committee.fused import FusedGradient, paths
-from mcover.lab.committee.machine import unit_rows
+from mcover.lab.committee import SLOW, CommitteeMachine, machine_of, unit_rows
+from mcover.lab.training.fused import FusedGradient, paths
 from mcover.lab.training.objectives import CommitteeObjective
 from reference_committee import routed_loss
 

@@ -19,8 +19,7 @@ from torch import nn
 from mcover import checks
 from mcover.errors import McoverError
 from mcover.files import write_atomic
-from mcover.lab.committee.machine import CommitteeMachine
-from mcover.lab.committee.schedules import SLOW, Sharpening
+from mcover.lab.committee import SLOW, CommitteeMachine, Sharpening
 from mcover.plain import from_plain, to_plain
 from mcover.seeds import Seed, seed_sequence
 

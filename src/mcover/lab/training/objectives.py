@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from mcover import cover_loss
 from mcover.errors import McoverError
-from mcover.lab.committee import machine as committee
-from mcover.lab.committee.fused import FusedGradient, Paths, paths
+from mcover.lab import committee
+from mcover.lab.training.fused import FusedGradient, Paths, paths
 
 Floats = NDArray[np.float64]
 

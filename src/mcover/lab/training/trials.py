@@ -17,9 +17,18 @@ import tyro
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.committee.schedules import SLOW, Sharpening
 from mcover.lab.data import Dataset, holdout, load, split_name, subset
-from mcover.lab.training.options import MOST, SAM, Lifted, Method, Training, check_method, require
+from mcover.lab.training.options import (
+    MOST,
+    SAM,
+    SLOW,
+    Lifted,
+    Method,
+    Sharpening,
+    Training,
+    check_method,
+    require,
+)
 from mcover.lifting import Directed, Messages
 
 if TYPE_CHECKING:

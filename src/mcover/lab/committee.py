@@ -21,8 +21,10 @@ from torch.nn import functional
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.committee.schedules import SLOW, Sharpening
+from mcover.lab.training.options import FAST, SLOW, Sharpening
 from mcover.seeds import Seed, seed_sequence
+
+__all__ = ["FAST", "SLOW", "CommitteeMachine", "Sharpening", "collapse", "machine_of", "surrogate"]
 
 
 class CommitteeMachine(nn.Module):
