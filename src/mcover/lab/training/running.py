@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,8 +76,13 @@ def outcome(history: History, data: Dataset) -> dict[str, float]:
     return found
 
 
-def combined(histories: Sequence[History], data: Dataset, vote: bool) -> dict[str, float]:
+def combined(trainings: Iterable[History], data: Dataset, vote: bool) -> dict[str, float]:
     """Several trainings on the same images: the one of least training loss, or their vote."""
+    histories = []
+    for history in trainings:
+        if history.interrupted:
+            raise KeyboardInterrupt
+        histories.append(history)
     errors = [float(history.collapse_error[-1]) for history in histories]
     error = errors[int(np.argmin([history.train_loss[-1] for history in histories]))]
     if vote:

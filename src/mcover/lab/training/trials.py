@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
 import tyro
@@ -142,7 +142,7 @@ class NetworkTrial(_Trial):
 
     model: Model = "mlp"
     """Hidden layers of 512-512 units, the paper's; of 256-256; or convolutions of 16 and 32
-    channels."""
+    channels. For conv, a noise of 0.02 did better than the default 0.05 on held-out images."""
     dropout: float = 0.0
     """Share of hidden units that are dropped in training; of convolutions only before the last
     layer."""
@@ -234,16 +234,11 @@ class RepeatedTrial:
         """Like :meth:`NetworkTrial.run`; the first model is that of the trial itself."""
         from mcover.lab.training.running import combined, one_thread, train
 
-        begin, trial = time.process_time(), self.trial
-        data = trial.images_of(seed)
-        kind, how = trial.architecture(data), (trial.training, trial.method)
+        begin, trial, data = time.process_time(), self.trial, self.trial.images_of(seed)
+        one = partial(train, trial.architecture(data), data, trial.training, trial.method)
+        seeds = range(seed, seed + _FAR * self.times, _FAR)
         with one_thread():
-            histories = []
-            for number in range(self.times):
-                histories.append(train(kind, data, *how, seed + _FAR * number))
-                if histories[-1].interrupted:
-                    raise KeyboardInterrupt
-            found = combined(histories, data, self.answer == "vote")
+            found = combined(map(one, seeds), data, self.answer == "vote")
         return found | {"core_seconds": round(time.process_time() - begin, 3)}
 
 
