@@ -177,6 +177,20 @@ def test_an_interrupt_still_shows_and_saves(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "new" / "net-0.safetensors").exists()
 
 
+def test_an_interrupt_of_the_plain_model_ends_it_all(tmp_path, monkeypatch):
+    calls = []
+
+    def stop(self):
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mcover.lab.training.loop._Loop, "step", stop)
+    with pytest.raises(SystemExit) as stopped:
+        train("lifted --covers 3 --compare", tmp_path)
+    assert stopped.value.code == 130
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

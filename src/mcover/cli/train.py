@@ -67,7 +67,7 @@ class Train:
             console.print(f"{data}\n{describe(trial, kind)}", markup=False)
             line.wait("lifting and compiling" if trial.covers > 1 else "first gradient steps")
             plain = self._train(line, replace(trial, method=SGD())) if self.compare else []
-            histories = [] if any(one.interrupted for one in plain) else self._train(line, trial)
+            histories = self._train(line, trial)
         if not histories:
             raise KeyboardInterrupt
         interrupted = histories[-1].interrupted
@@ -87,6 +87,8 @@ class Train:
             one = trial.train(self.seed + number, self._show(line, number, trial))
             if len(one.epoch):
                 histories.append(one)
+            if one.interrupted and trial is not self.trial:
+                raise KeyboardInterrupt  # plain models alone are not what was asked for
             if one.interrupted:
                 break
         return histories
