@@ -21,19 +21,20 @@ NAMES = ("digits", "mnist", "fashion-mnist")
 # Mean and standard deviation of the training pixels, as everybody writes them.
 _MOMENTS = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}
 # Each class of Fashion-MNIST with all the names it goes by; the first is the one that is shown.
-_FASHION = (
-    ("t-shirt", "top", "t-shirt/top"),
-    ("trouser", "trousers"),
-    ("pullover",),
-    ("dress",),
-    ("coat",),
-    ("sandal", "sandals"),
-    ("shirt",),
-    ("sneaker", "sneakers"),
-    ("bag",),
-    ("boot", "ankle-boot", "ankle boot"),
-)
-_NAMED = {"fashion-mnist": _FASHION}
+_NAMED = {
+    "fashion-mnist": (
+        ("t-shirt", "top", "t-shirt/top"),
+        ("trouser", "trousers"),
+        ("pullover",),
+        ("dress",),
+        ("coat",),
+        ("sandal", "sandals"),
+        ("shirt",),
+        ("sneaker", "sneakers"),
+        ("bag",),
+        ("boot", "ankle-boot", "ankle boot"),
+    )
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,17 +145,17 @@ def split_name(name: str) -> tuple[str, tuple[int, ...] | None]:
     return base, numbers
 
 
-def _class_number(dataset: str, word: str, classes: int = 10) -> int:
+def _class_number(dataset: str, word: str) -> int:
     names = _NAMED.get(dataset, ())
     wanted = word.strip().lower()
     for number, known in enumerate(names):
         if wanted in known:
             return number
-    if wanted.isascii() and wanted.isdecimal() and len(wanted) < 4 and int(wanted) < classes:
+    if wanted.isascii() and wanted.isdecimal() and len(wanted) < 4 and int(wanted) < 10:
         return int(wanted)
     listed = f", or {', '.join(known[0] for known in names)}" if names else ""
     raise McoverError(
-        f"{dataset} has no class {word.strip()!r}; write a number from 0 to {classes - 1}{listed}."
+        f"{dataset} has no class {word.strip()!r}; write a number from 0 to 9{listed}."
     )
 
 

@@ -12,20 +12,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcover.errors import McoverError
+from mcover.lab.training import options
 from mcover.lab.training.objectives import covers_of, is_covered
-from mcover.lab.training.options import (
-    EMA,
-    ON_COVERS,
-    RSGD,
-    SAM,
-    SWA,
-    Elastic,
-    Entropy,
-    Lifted,
-    Method,
-    Training,
-    require,
-)
+from mcover.lab.training.options import EMA, RSGD, SAM, SWA, Elastic, Entropy, Method, Training
 from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD
 
 Gradient = Callable[[], Tensor]
@@ -89,7 +78,7 @@ class Mover:
     def end_epoch(self, epoch: int) -> None:
         """Called when ``epoch`` passes are done."""
         match self.method:
-            case Lifted(redraw_each_epoch=True):
+            case options.Lifted(redraw_each_epoch=True):
                 cast(Any, self.model).redraw()
             case SWA(average_from) if epoch > average_from * self.training.epochs:
                 self.average = self.average or AveragedModel(self.model)
@@ -127,7 +116,7 @@ def _optimizer(
             pull = {"scope": method.scope, "scoping": method.scoping, "noise": method.langevin}
             return EntropySGD(parameters, **common | walk | pull | {"lr": method.outer_lr})
         case SAM(rho):
-            require("pytorch_optimizer", "SAM", "rivals")
+            options.require("pytorch_optimizer", "SAM", "rivals")
             import pytorch_optimizer
 
             return pytorch_optimizer.SAM(parameters, torch.optim.SGD, rho=rho, **common)
@@ -135,7 +124,7 @@ def _optimizer(
 
 
 def _check_covers(model: nn.Module, method: Method) -> None:
-    if not isinstance(method, ON_COVERS):
+    if not isinstance(method, options.ON_COVERS):
         return
     name = type(method).__name__
     if not is_covered(model):

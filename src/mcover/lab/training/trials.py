@@ -18,17 +18,8 @@ import tyro
 from mcover import checks
 from mcover.errors import McoverError
 from mcover.lab.data import Dataset, holdout, load, split_name, subset
-from mcover.lab.training.options import (
-    MOST,
-    SAM,
-    SLOW,
-    Lifted,
-    Method,
-    Sharpening,
-    Training,
-    check_method,
-    require,
-)
+from mcover.lab.training import options
+from mcover.lab.training.options import SAM, SLOW, Lifted, Method, Sharpening, Training
 from mcover.lifting import Directed, Messages
 
 if TYPE_CHECKING:
@@ -78,8 +69,8 @@ class _Trial:
     def __post_init__(self) -> None:
         split_name(self.data)
         checks.instance("training", self.training, Training, "Training(epochs=40)")
-        check_method(self.method)
-        checks.counts(self, "images", "validation", optional=True, most=MOST)
+        options.check_method(self.method)
+        checks.counts(self, "images", "validation", optional=True, most=options.MOST)
         if self.subset_seed is not None:
             checks.whole("subset_seed", self.subset_seed, 0)
         checks.choice("pixels", self.pixels, get_args(Pixels))
@@ -109,7 +100,7 @@ class _Trial:
         """Refuses at once what no seed could do without: torch, a package, the data."""
         require_torch("this trial trains a model")
         if isinstance(self.method, SAM):
-            require("pytorch_optimizer", "SAM", "rivals")
+            options.require("pytorch_optimizer", "SAM", "rivals")
         self.dataset()
 
     def train(self, seed: int, progress: Callable[[Status], None] | None = None) -> History:
@@ -187,7 +178,7 @@ class CommitteeTrial(_Trial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.counts(self, "hidden", most=MOST)
+        checks.counts(self, "hidden", most=options.MOST)
         checks.instance("schedule", self.schedule, Sharpening, "Sharpening(beta=0.5)")
         checks.flags_of(self, "free_norms")
         if isinstance(getattr(self.method, "routing", None), Messages):
@@ -224,7 +215,7 @@ class RepeatedTrial:
 
     def __post_init__(self) -> None:
         checks.instance("trial", self.trial, NetworkTrial, "a NetworkTrial()")
-        checks.counts(self, "times", most=MOST)
+        checks.counts(self, "times", most=options.MOST)
         checks.choice("answer", self.answer, ("best", "vote"))
 
     def prepare(self) -> None:
@@ -244,7 +235,7 @@ class RepeatedTrial:
 
 def require_torch(why: str) -> None:
     """Says what to install where torch is missing."""
-    require("torch", f"{why} and", "torch,data")
+    options.require("torch", f"{why} and", "torch,data")
 
 
 @lru_cache(maxsize=2)
