@@ -360,14 +360,16 @@ def test_averages_of_a_committee_are_as_sharp_as_the_machine(method, pair):
     loop = mcover.lab.training.loop._Loop(model, pair, settings, method, 0, None)
     judge = loop.objective.judge
 
-    def judged(source, *given):
-        loss, wrong = judge(source, *given)
-        single = loop.collapsed()
-        y = torch.from_numpy(2.0 * pair.train_labels - 1).float()
-        seen.append((float(loss[0]), single.loss(single(loop.images), y).item()))
+    def judged(source, images, *given):
+        loss, wrong = judge(source, images, *given)
+        if images is loop.images:  # by the stopping rule, not on the test images
+            single = loop.collapsed()
+            y = torch.from_numpy(2.0 * pair.train_labels - 1).float()
+            seen.append((float(loss[0]), single.loss(single(images), y).item()))
         return loss, wrong
 
     loop.objective.judge = judged
     loop.run()
+    assert seen
     np.testing.assert_allclose(*np.array(seen).T, rtol=1e-4)
     assert (loop.single.beta, loop.single.gamma) == model.schedule.at(19)

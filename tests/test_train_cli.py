@@ -17,7 +17,7 @@ from mcover.cli.train import Train
 from mcover.lab import data, models
 from mcover.lab.training import CommitteeTrial
 from mcover.lab.training.loop import Status
-from mcover.lab.training.objectives import errors
+from mcover.lab.training.objectives import Objective
 from mcover.plain import from_plain
 
 TINY = "--model small-mlp --images 200 --epochs 2 --batch 100"
@@ -67,11 +67,10 @@ def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):
     assert (folder / "net.png").read_bytes().startswith(b"\x89PNG")
     kept = json.loads((folder / "net.json").read_text())
     digits = data.load("digits", normalize=True)
-    again = errors(
-        models.load(folder / "net"),
-        torch.from_numpy(digits.test_images),
-        torch.from_numpy(digits.test_labels),
-    )
+    network = models.load(folder / "net")
+    objective = Objective(network)
+    test = objective.tensors(digits.test_images, digits.test_labels)
+    _, again = objective.judge(network, *test, "collapse")
     assert again[0] == kept["history"]["collapse_error"][-1]
     assert kept["history"]["epoch"] == [1, 2]
     assert str(tmp_path) not in (folder / "net.json").read_text()
@@ -176,6 +175,20 @@ def test_an_interrupt_still_shows_and_saves(tmp_path, capsys, monkeypatch):
     assert "interrupted" in printed
     assert "after 1.5 epochs" in printed
     assert (tmp_path / "new" / "net-0.safetensors").exists()
+
+
+def test_an_interrupt_of_the_plain_model_ends_it_all(tmp_path, monkeypatch):
+    calls = []
+
+    def stop(self):
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mcover.lab.training.loop._Loop, "step", stop)
+    with pytest.raises(SystemExit) as stopped:
+        train("lifted --covers 3 --compare", tmp_path)
+    assert stopped.value.code == 130
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(

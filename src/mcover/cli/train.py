@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from mcover.lab.models import Architecture
     from mcover.lab.training.loop import History, Status
 
+Trial = NetworkTrial | CommitteeTrial
+
 _DEFAULT = NetworkTrial()
 _ENDS = {
-    "epochs": "",
     "loss": ", where the loss fell below its limit",
     "errors": ", where the training images were right",
-    "interrupt": "",
 }
 
 
@@ -36,7 +36,7 @@ _ENDS = {
 class Train:
     """Train a model: a live line, a summary, a picture, and the trained model on disk."""
 
-    trial: NetworkTrial | CommitteeTrial = _DEFAULT
+    trial: Trial = _DEFAULT
     """What is learned, by what model and how."""
     seeds: int = 1
     """Independent trainings."""
@@ -67,7 +67,7 @@ class Train:
             console.print(f"{data}\n{describe(trial, kind)}", markup=False)
             line.wait("lifting and compiling" if trial.covers > 1 else "first gradient steps")
             plain = self._train(line, replace(trial, method=SGD())) if self.compare else []
-            histories = [] if any(one.interrupted for one in plain) else self._train(line, trial)
+            histories = self._train(line, trial)
         if not histories:
             raise KeyboardInterrupt
         interrupted = histories[-1].interrupted
@@ -81,12 +81,14 @@ class Train:
         if interrupted:
             raise KeyboardInterrupt
 
-    def _train(self, line: Line, trial: NetworkTrial | CommitteeTrial) -> list[History]:
+    def _train(self, line: Line, trial: Trial) -> list[History]:
         histories: list[History] = []
         for number in range(self.seeds):
             one = trial.train(self.seed + number, self._show(line, number, trial))
             if len(one.epoch):
                 histories.append(one)
+            if one.interrupted and trial is not self.trial:
+                raise KeyboardInterrupt  # plain models alone are not what was asked for
             if one.interrupted:
                 break
         return histories
@@ -105,9 +107,7 @@ class Train:
             elsewhere = Path(tempfile.mkdtemp(prefix="mcover-")) / name
             return models.save(history.model, kind, elsewhere, **facts)[0]
 
-    def _show(
-        self, line: Line, number: int, trial: NetworkTrial | CommitteeTrial
-    ) -> Callable[[Status], None]:
+    def _show(self, line: Line, number: int, trial: Trial) -> Callable[[Status], None]:
         def show(status: Status) -> None:
             text = f"epoch {status.epoch}/{trial.training.epochs} loss {status.loss:.2g}"
             if self.seeds > 1:
@@ -124,22 +124,22 @@ class Train:
         return show
 
 
-def describe(trial: NetworkTrial | CommitteeTrial, kind: Architecture) -> str:
+def describe(trial: Trial, kind: Architecture) -> str:
     """The model and how it is trained, in a few words."""
-    method = trial.method
+    method, how = trial.method, trial.method.kind
     if trial.covers == 1:
-        plain = method.kind in ("sgd", "lifted")
-        return f"{kind}, {'plain' if plain else method.kind}"
-    how = f"{method.topology!r}, {method.routing.kind}" if isinstance(method, Lifted) else ""
-    return f"{kind}, {trial.covers} covers, {how or method.kind}"
+        return f"{kind}, {'plain' if how in ('sgd', 'lifted') else how}"
+    if isinstance(method, Lifted):
+        how = f"{method.topology!r}, {method.routing.kind}"
+    return f"{kind}, {trial.covers} covers, {how}"
 
 
 def summary(histories: Sequence[History], plain: Sequence[History] = ()) -> Table:
     """The last evaluation in figures, with intervals over seeds; beside plain models, if given."""
     epochs = [one.epoch[-1] for one in histories]
     span = f"{min(epochs):.6g}" + (f" to {max(epochs):.6g}" if min(epochs) < max(epochs) else "")
-    ends = {one.stopped for one in histories}
-    end = _ENDS[histories[0].stopped] if len(ends) == 1 else ""
+    ends = {_ENDS.get(one.stopped, "") for one in histories}
+    end = ends.pop() if len(ends) == 1 else ""
     table = Table(title=f"after {span} epochs{end}", title_justify="left")
     table.add_column("figure")
     table.add_column("value [95 % interval]", justify="right")
@@ -147,34 +147,31 @@ def summary(histories: Sequence[History], plain: Sequence[History] = ()) -> Tabl
     table.caption = f"intervals: over seeds ({seeds})"
 
     covers = histories[0].cover_error.shape[1]
-    rows: list[tuple[str, list[float], str]] = []
-    if plain:
-        rows.append(("test error of the plain model", [p.collapse_error[-1] for p in plain], ".4f"))
-    name = "test error of the collapse" if covers > 1 else "test error"
-    rows.append((name, [one.collapse_error[-1] for one in histories], ".4f"))
-    if covers > 1:
-        name = f"test error of a cover by itself, mean of {covers}"
-        rows.append((name, [one.cover_error[-1].mean() for one in histories], ".4f"))
+    several = [one for one in histories if covers > 1]
     routed = [one.routed_error[-1].mean() for one in histories if one.routed_error is not None]
-    if routed:
-        rows.append(("test error along the routes, mean", routed, ".4f"))
-    rows.append(("training loss per cover", [one.train_loss[-1] for one in histories], ".4g"))
-    rows.append(("minibatch gradients", [float(one.gradients[-1]) for one in histories], ",.0f"))
-    rows.append(("seconds of training", [one.seconds[-1] for one in histories], ".4g"))
-    for name, values, spec in rows:
-        table.add_row(name, _with_interval(values, spec))
+    alone = f"test error of a cover by itself, mean of {covers}"
+    for name, values, spec in (
+        ("test error of the plain model", [one.collapse_error[-1] for one in plain], ".4f"),
+        (
+            "test error of the collapse" if several else "test error",
+            [one.collapse_error[-1] for one in histories],
+            ".4f",
+        ),
+        (alone, [one.cover_error[-1].mean() for one in several], ".4f"),
+        ("test error along the routes, mean", routed, ".4f"),
+        ("training loss per cover", [one.train_loss[-1] for one in histories], ".4g"),
+        ("minibatch gradients", [float(one.gradients[-1]) for one in histories], ",.0f"),
+        ("seconds of training", [one.seconds[-1] for one in histories], ".4g"),
+    ):
+        if len(values) == 1:
+            table.add_row(name, f"{values[0]:{spec}} [–]")
+        elif values:
+            table.add_row(name, f"{statistics.mean(np.array(values)):{spec}}")
     return table
 
 
 def course(history: History) -> dict[str, Any]:
     """A history as plain lists, for JSON."""
-    names = ("epoch", "train_loss", "cover_error", "routed_error", "collapse_error", "seconds")
-    columns = {name: getattr(history, name) for name in (*names, "gradients")}
-    kept = {name: array.tolist() for name, array in columns.items() if array is not None}
+    given = {one.name: getattr(history, one.name) for one in fields(history)}
+    kept = {name: of.tolist() for name, of in given.items() if isinstance(of, np.ndarray)}
     return kept | {"stopped": history.stopped}
-
-
-def _with_interval(values: Sequence[float], spec: str) -> str:
-    if len(values) == 1:
-        return f"{values[0]:{spec}} [–]"
-    return f"{statistics.mean(np.array(values)):{spec}}"

@@ -19,12 +19,12 @@ from torch import nn
 from mcover import checks
 from mcover.errors import McoverError
 from mcover.files import write_atomic
-from mcover.lab.committee.machine import CommitteeMachine
-from mcover.lab.committee.schedules import SLOW, Sharpening
+from mcover.lab.committee import SLOW, CommitteeMachine, Sharpening
 from mcover.plain import from_plain, to_plain
 from mcover.seeds import Seed, seed_sequence
 
 _HEADER_BYTES = 1 << 24  # no description of a model is longer
+_UNREADABLE = (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError)
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,11 @@ def save(model: nn.Module, kind: Architecture, path: str | Path, **facts: Any) -
     """
     weights, config = _paths(path)
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    sharpness = (
-        {"sharpness": [model.beta, model.gamma]} if isinstance(model, CommitteeMachine) else {}
-    )
-    text = json.dumps({"model": to_plain(kind)} | sharpness | facts, indent=1) + "\n"
+    about: dict[str, Any] = {"model": to_plain(kind)}
+    if isinstance(model, CommitteeMachine):
+        about["sharpness"] = [model.beta, model.gamma]
     write_atomic(weights, packed(tensors))
-    write_atomic(config, text.encode())
+    write_atomic(config, (json.dumps(about | facts, indent=1) + "\n").encode())
     return weights, config
 
 
@@ -200,13 +199,9 @@ def load(path: str | Path) -> nn.Module:
         model = kind.build(seed=0)
         model.load_state_dict(tensors)
         if isinstance(model, CommitteeMachine):
-            beta, gamma = given["sharpness"]
-            model.beta = checks.real("beta", beta, above=0)
-            model.gamma = checks.real("gamma", gamma, above=0)
-    except (
-        *(OSError, KeyError, TypeError, ValueError, RuntimeError),
-        *(RecursionError, SafetensorError),
-    ) as error:
+            pair = (checks.real("sharpness", one, above=0) for one in given["sharpness"])
+            model.beta, model.gamma = pair
+    except _UNREADABLE as error:
         raise McoverError(
             f"cannot read a model from {config} and {weights}: {error}; give the path that 'mcover "
             "train' printed, without its ending."

@@ -34,7 +34,6 @@ DOWNLOAD_BYTES = 1 << 26  # more than any of the files
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _DIMENSIONS = 64  # NumPy's arrays have no more
-_GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
 
 ADDRESSES = {
@@ -47,11 +46,8 @@ ADDRESSES = {
     ),
 }
 
-FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
+FILES = tuple(
+    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
 # SHA-256 of the decompressed files, in that order.
 CHECKSUMS = {
@@ -73,12 +69,9 @@ CHECKSUMS = {
 def content(dataset: str, file: str) -> bytes:
     """The decompressed content of one file of a data set, found or fetched, and verified."""
     folders = [folder / dataset for folder in (_named_folder(), cache_folder()) if folder]
-    for folder in folders:
-        for path in (folder / f"{file}.gz", folder / file):
-            if path.is_file():
-                found = read_bytes(path)
-                _verify(found, dataset, file, str(path))
-                return found
+    for path in (folder / name for folder in folders for name in (f"{file}.gz", file)):
+        if path.is_file():
+            return _verified(read_bytes(path), dataset, file, str(path))
     return _fetch(dataset, file, folders)
 
 
@@ -94,12 +87,12 @@ def read_bytes(path: str | Path) -> bytes:
         if not Path(path).is_file():
             raise McoverError(f"there is no file {str(path)!r}; write the path of an IDX file.")
         with Path(path).open("rb") as file:
-            compressed = file.read(2) == _GZIP
+            compressed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             return _inflate(file, str(path)) if compressed else _bounded(file, str(path))
+    except McoverError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, McoverError):
-            raise
         raise McoverError(f"cannot read {str(path)!r}: {error}; write another path.") from error
 
 
@@ -115,13 +108,12 @@ def _inflate(file: IO[bytes], name: str) -> bytes:
 
 def _bounded(stream: IO[bytes], name: str) -> bytes:
     """As much as the header says and one byte, which is enough to see that there is more."""
-    parts = [stream.read(4)]
-    if not _is_idx(parts[0]):
-        return parts[0]
-    parts.append(stream.read(4 * parts[0][3]))
-    shape = np.frombuffer(parts[1][: len(parts[1]) // 4 * 4], ">u4").tolist()
-    wanted = math.prod(shape) * np.dtype(_TYPES[parts[0][2]]).itemsize
-    limit, held = checks.memory_limit() // 2, 0
+    found = stream.read(4)
+    if not _is_idx(found):
+        return found
+    found += stream.read(4 * found[3])
+    wanted = _layout(found)[2]
+    limit, parts, held = checks.memory_limit() // 2, [found], len(found)
     while held <= wanted and (part := stream.read(min(_CHUNK, wanted + 1 - held))):
         parts.append(part)
         held += len(part)
@@ -131,8 +123,15 @@ def _bounded(stream: IO[bytes], name: str) -> bytes:
 
 
 def _is_idx(head: bytes) -> bool:
-    begins = len(head) >= 4 and head[:2] == b"\0\0" and head[2] in _TYPES
+    begins = len(head) == 4 and head[:2] == b"\0\0" and head[2] in _TYPES
     return begins and 0 < head[3] <= _DIMENSIONS
+
+
+def _layout(content: bytes) -> tuple[np.dtype[Any], list[int], int]:
+    """Elements, shape (as much of it as is there) and bytes of a file, by its header."""
+    dtype, start = np.dtype(_TYPES[content[2]]), 4 + 4 * content[3]
+    shape = np.frombuffer(content[4 : min(start, len(content) // 4 * 4)], ">u4").tolist()
+    return dtype, shape, start + math.prod(shape) * dtype.itemsize
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[np.generic]:
@@ -146,14 +145,11 @@ def parse_idx(content: bytes, name: str) -> NDArray[np.generic]:
             f"{name} is not an IDX file: it begins with {content[:4].hex(' ') or 'nothing'}; "
             "images begin with 00 00 08 03 and labels with 00 00 08 01."
         )
-    dtype, start = np.dtype(_TYPES[content[2]]), 4 + 4 * content[3]
-    if len(content) < start:
+    dtype, shape, wanted = _layout(content)
+    if len(shape) < content[3]:
         raise McoverError(
-            f"{name} is cut off: {len(content)} bytes, less than its header of {start}; "
-            "get the file again."
+            f"{name} is cut off: {len(content)} bytes, less than its header; get the file again."
         )
-    shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist())
-    wanted = start + math.prod(shape) * dtype.itemsize
     if len(content) != wanted:
         fault = "is cut off" if len(content) < wanted else "has bytes left over"
         raise McoverError(
@@ -163,20 +159,19 @@ def parse_idx(content: bytes, name: str) -> NDArray[np.generic]:
     if math.prod(filter(None, shape)) > sys.maxsize // dtype.itemsize:
         raise McoverError(f"{name} is empty, with sides that no array has; get the file again.")
     # A copy in the machine's byte order, so that it can be written to and given to torch.
-    flat = np.frombuffer(content, dtype, offset=start)
+    flat = np.frombuffer(content, dtype, offset=4 + 4 * len(shape))
     return flat.reshape(shape).astype(dtype.newbyteorder("="))
 
 
 def cache_folder() -> Path:
     """Where fetched files are kept: the platform's cache folder, in ``mcover``."""
+    home = Path.home()
+    usual = {
+        "win32": Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")),
+        "darwin": home / "Library" / "Caches",
+    }
     given = os.environ.get("XDG_CACHE_HOME")
-    if given:
-        return Path(given) / "mcover"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "mcover"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "mcover"
-    return Path.home() / ".cache" / "mcover"
+    return (Path(given) if given else usual.get(sys.platform, home / ".cache")) / "mcover"
 
 
 def _named_folder() -> Path | None:
@@ -191,28 +186,27 @@ def _named_folder() -> Path | None:
     return Path(text)
 
 
-def _verify(found: bytes, dataset: str, file: str, where: str) -> None:
+def _verified(found: bytes, dataset: str, file: str, where: str) -> bytes:
     seen, wanted = hashlib.sha256(found).hexdigest(), CHECKSUMS[dataset][FILES.index(file)]
     if seen != wanted:
         raise McoverError(
             f"{where} is not the published {dataset} file: the SHA-256 of its decompressed content "
             f"is {seen}, not {wanted}; delete it and get it again."
         )
+    return found
 
 
 def _fetch(dataset: str, file: str, looked: list[Path]) -> bytes:
     """Fetches, verifies, then puts the file into the cache: a file there is always a whole one."""
-    target = cache_folder() / dataset / f"{file}.gz"
     failures = []
     for address in ADDRESSES[dataset]:
         try:
-            compressed = _download(f"{address}{file}.gz")
-            found = _inflate(io.BytesIO(compressed), f"what {address} sent")
-            _verify(found, dataset, file, f"what {address} sent")
+            compressed, sent = _download(f"{address}{file}.gz"), f"what {address} sent"
+            found = _verified(_inflate(io.BytesIO(compressed), sent), dataset, file, sent)
         except (OSError, McoverError) as error:  # urllib's errors and timeouts are all OSErrors
             failures.append(f"{address}: {getattr(error, 'reason', error)}")
             continue
-        write_atomic(target, compressed)
+        write_atomic(cache_folder() / dataset / f"{file}.gz", compressed)
         return found
     raise McoverError(
         f"{dataset} is not on this machine and could not be fetched. Looked for {file}.gz in "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.data.files import content, parse_idx
+from mcover.lab.data.files import FILES, content, parse_idx
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -20,22 +20,21 @@ Binarize = Literal["median"]
 NAMES = ("digits", "mnist", "fashion-mnist")
 # Mean and standard deviation of the training pixels, as everybody writes them.
 _MOMENTS = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}
-_SIDE = 28
-_EVERY = 5  # of each class of the digits, every fifth image is for testing
 # Each class of Fashion-MNIST with all the names it goes by; the first is the one that is shown.
-_FASHION = (
-    ("t-shirt", "top", "t-shirt/top"),
-    ("trouser", "trousers"),
-    ("pullover",),
-    ("dress",),
-    ("coat",),
-    ("sandal", "sandals"),
-    ("shirt",),
-    ("sneaker", "sneakers"),
-    ("bag",),
-    ("boot", "ankle-boot", "ankle boot"),
-)
-_NAMED = {"fashion-mnist": _FASHION}
+_NAMED = {
+    "fashion-mnist": (
+        ("t-shirt", "top", "t-shirt/top"),
+        ("trouser", "trousers"),
+        ("pullover",),
+        ("dress",),
+        ("coat",),
+        ("sandal", "sandals"),
+        ("shirt",),
+        ("sneaker", "sneakers"),
+        ("bag",),
+        ("boot", "ankle-boot", "ankle boot"),
+    )
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +115,7 @@ def load(name: str, normalize: bool = False, binarize: Binarize | None = None) -
     found = _digits() if base == "digits" else _idx(base)
     if normalize:
         mean, spread = _MOMENTS.get(base) or (found.train_images.mean(), found.train_images.std())
-        train, test = ((part - mean) / spread for part in (found.train_images, found.test_images))
-        found = replace(
-            found, train_images=train.astype(np.float32), test_images=test.astype(np.float32)
-        )
+        found = _with_pixels(found, lambda images: ((images - mean) / spread).astype(np.float32))
     if numbers is not None:
         found = _choose_classes(found, numbers)
     return binarized(found) if binarize else found
@@ -149,37 +145,35 @@ def split_name(name: str) -> tuple[str, tuple[int, ...] | None]:
     return base, numbers
 
 
-def _class_number(dataset: str, word: str, classes: int = 10) -> int:
+def _class_number(dataset: str, word: str) -> int:
     names = _NAMED.get(dataset, ())
     wanted = word.strip().lower()
     for number, known in enumerate(names):
         if wanted in known:
             return number
-    if wanted.isascii() and wanted.isdecimal() and len(wanted) < 4 and int(wanted) < classes:
+    if wanted.isascii() and wanted.isdecimal() and len(wanted) < 4 and int(wanted) < 10:
         return int(wanted)
     listed = f", or {', '.join(known[0] for known in names)}" if names else ""
     raise McoverError(
-        f"{dataset} has no class {word.strip()!r}; write a number from 0 to {classes - 1}{listed}."
+        f"{dataset} has no class {word.strip()!r}; write a number from 0 to 9{listed}."
     )
 
 
 def _choose_classes(dataset: Dataset, numbers: Sequence[int]) -> Dataset:
-    """A data set of some classes only; labels are 0, 1, … in the order that the classes are named.
-
-    The test images are those of the same classes.
-    """
+    """Some classes only, to train and to test; labels are 0, 1, … in the order of ``numbers``."""
     names = _NAMED.get(dataset.name)
     shown = ",".join(names[n][0] if names else str(n) for n in numbers)
     place = np.full(dataset.classes, -1)
     place[list(numbers)] = np.arange(len(numbers))
-
-    def only(images: Images, labels: Labels) -> tuple[Images, Labels]:
-        kept = place[labels] >= 0
-        return images[kept], place[labels[kept]]
-
-    train = only(dataset.train_images, dataset.train_labels)
-    test = only(dataset.test_images, dataset.test_labels)
-    return Dataset(f"{dataset.name}:{shown}", *train, *test, classes=len(numbers))
+    train, test = (np.isin(of, numbers) for of in (dataset.train_labels, dataset.test_labels))
+    return Dataset(
+        f"{dataset.name}:{shown}",
+        dataset.train_images[train],
+        place[dataset.train_labels[train]],
+        dataset.test_images[test],
+        place[dataset.test_labels[test]],
+        len(numbers),
+    )
 
 
 def binarized(dataset: Dataset) -> Dataset:
@@ -195,9 +189,12 @@ def binarized(dataset: Dataset) -> Dataset:
         median = np.median(images, axis=(1, 2), keepdims=True)
         return np.where(images > median, np.float32(1), np.float32(-1))
 
-    return replace(
-        dataset, train_images=signs(dataset.train_images), test_images=signs(dataset.test_images)
-    )
+    return _with_pixels(dataset, signs)
+
+
+def _with_pixels(dataset: Dataset, change: Callable[[Images], Images]) -> Dataset:
+    train, test = change(dataset.train_images), change(dataset.test_images)
+    return replace(dataset, train_images=train, test_images=test)
 
 
 def subset(dataset: Dataset, count: int, seed: int) -> Dataset:
@@ -206,11 +203,8 @@ def subset(dataset: Dataset, count: int, seed: int) -> Dataset:
     What does not divide goes to classes drawn by the seed. The order is drawn too.
     """
     kept, _ = _balanced(dataset, count, seed)
-    return replace(
-        dataset,
-        train_images=dataset.train_images[kept],
-        train_labels=dataset.train_labels[kept],
-    )
+    images, labels = dataset.train_images[kept], dataset.train_labels[kept]
+    return replace(dataset, train_images=images, train_labels=labels)
 
 
 def holdout(dataset: Dataset, count: int, seed: int) -> Dataset:
@@ -224,25 +218,16 @@ def holdout(dataset: Dataset, count: int, seed: int) -> Dataset:
         raise McoverError(
             f"holding out {count} images of {dataset.name} leaves none to train on; hold out fewer."
         )
-    return replace(
-        dataset,
-        train_images=dataset.train_images[rest],
-        train_labels=dataset.train_labels[rest],
-        test_images=dataset.train_images[taken],
-        test_labels=dataset.train_labels[taken],
-    )
+    images, labels = dataset.train_images, dataset.train_labels
+    parts = images[rest], labels[rest], images[taken], labels[taken]
+    return Dataset(dataset.name, *parts, dataset.classes)
 
 
 def _balanced(dataset: Dataset, count: int, seed: int) -> tuple[Labels, Labels]:
     """Indices of ``count`` training images with classes in equal shares, and of the others."""
     checks.instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
     labels = dataset.train_labels
-    count = checks.whole("count", count)
-    if not 1 <= count <= len(labels):
-        raise McoverError(
-            f"{count} images of {dataset.name} were asked for; it has {len(labels)}: write a "
-            f"number from 1 to {len(labels)}."
-        )
+    count = checks.whole(f"the number of images of {dataset.name}", count, 1, len(labels))
     rng = np.random.default_rng(checks.whole("seed", seed, 0))
     share, extra = divmod(count, dataset.classes)
     wanted = np.full(dataset.classes, share)
@@ -259,8 +244,7 @@ def _balanced(dataset: Dataset, count: int, seed: int) -> tuple[Labels, Labels]:
         for label, number in enumerate(wanted)
     ]
     taken = rng.permutation(np.concatenate(members))
-    rest = np.setdiff1d(np.arange(len(labels)), taken)
-    return taken, rest
+    return taken, np.setdiff1d(np.arange(len(labels)), taken)
 
 
 def _digits() -> Dataset:
@@ -274,33 +258,28 @@ def _digits() -> Dataset:
     labels: Labels = given.target.astype(np.int64)
     images: Images = (given.images / 16).astype(np.float32)
     # The rank of an image within its class: a split without random numbers is the same everywhere.
-    rank = np.empty(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        members = labels == label
-        rank[members] = np.arange(members.sum())
-    test = rank % _EVERY == _EVERY - 1
+    is_of_class = labels[:, None] == np.arange(10)
+    test = is_of_class.cumsum(axis=0)[is_of_class] % 5 == 0  # every fifth of each class
     return Dataset("digits", images[~test], labels[~test], images[test], labels[test])
 
 
 def _idx(name: str) -> Dataset:
     parts: list[Images | Labels] = []
-    for part in ("train", "t10k"):
-        images = _array(name, f"{part}-images-idx3-ubyte", 3)
-        labels = _array(name, f"{part}-labels-idx1-ubyte", 1)
-        if images.shape[1:] != (_SIDE, _SIDE):
+    for file in FILES:
+        array = parse_idx(content(name, file), f"{name}/{file}")
+        dimensions = 3 if "images" in file else 1
+        if array.ndim != dimensions:
             raise McoverError(
-                f"{name} has images of {images.shape[1]} x {images.shape[2]}; they must be "
-                f"{_SIDE} x {_SIDE}: put the published files there."
+                f"{name}/{file} has {array.ndim} dimensions; it must have {dimensions}: are images "
+                "and labels in each other's place?"
             )
-        parts += [images.astype(np.float32) / np.float32(255), labels.astype(np.int64)]
-    return Dataset(name, *parts)  # type: ignore[arg-type]
-
-
-def _array(name: str, file: str, dimensions: int) -> Images | Labels:
-    array = parse_idx(content(name, file), f"{name}/{file}")
-    if array.ndim != dimensions:
-        raise McoverError(
-            f"{name}/{file} has {array.ndim} dimensions; it must have {dimensions}: are images and "
-            "labels in each other's place?"
+        if dimensions == 3 and array.shape[1:] != (28, 28):
+            raise McoverError(
+                f"{name} has images of {array.shape[1]} x {array.shape[2]}; they must be 28 x 28: "
+                "put the published files there."
+            )
+        images = dimensions == 3
+        parts.append(
+            array.astype(np.float32) / np.float32(255) if images else array.astype(np.int64)
         )
-    return array  # type: ignore[return-value]
+    return Dataset(name, *parts)  # type: ignore[arg-type]

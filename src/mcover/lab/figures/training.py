@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from mcover.lab.training.loop import History
 
+Floats = NDArray[np.float64]
+
 _COVERS, _COLLAPSE, _PLAIN = COLOURS[0], COLOURS[5], "#555555"
 
 
@@ -32,33 +34,27 @@ def training_figure(
     figure = Figure(figsize=(10.5, 4.4), layout="constrained")
     figure.suptitle(title)
     loss, error = figure.subplots(1, 2)
-    mixed = histories[0].cover_error.shape[1] > 1
-    seeds = f", {len(histories)} seeds" if len(histories) > 1 else ""
+    count = histories[0].cover_error.shape[1]
+    for of, colour in ((histories, _COVERS), (plain, _PLAIN)):
+        _draw(loss, of, [one.train_loss for one in of], colour, "")
+    loss.set(ylabel=f"training loss{' per cover' if count > 1 else ''}", yscale="log")
 
-    epochs = [one.epoch for one in histories]
-    losses = [one.train_loss for one in histories]
-    _draw(loss, epochs, losses, _COVERS, "")
-    if plain:
-        _draw(loss, [one.epoch for one in plain], [one.train_loss for one in plain], _PLAIN, "")
-    loss.set(ylabel=f"training loss{' per cover' if mixed else ''}", yscale="log")
-
-    covers = [column for one in histories for column in 100 * one.cover_error.T]
+    covers = [100 * one.cover_error for one in histories]
     collapsed = [100 * one.collapse_error for one in histories]
-    if mixed:
-        count = histories[0].cover_error.shape[1]
-        each = [one for one in epochs for _ in range(count)]
-        _draw(error, each, covers, _COVERS, f"mean of {count} covers{seeds}")
-        _draw(error, epochs, collapsed, _COLLAPSE, f"their collapse{seeds}")
-    elif any(np.any(a != b) for a, b in zip(covers, collapsed, strict=True)):
-        _draw(error, epochs, covers, _COVERS, f"last weights{seeds}")
-        _draw(error, epochs, collapsed, _COLLAPSE, f"average of weights{seeds}")
-    else:
-        _draw(error, epochs, collapsed, _COVERS, f"one model{seeds}")
     beside = [100 * one.collapse_error for one in plain]
-    if plain:
-        _draw(error, [one.epoch for one in plain], beside, _PLAIN, f"plain model{seeds}")
-    error.set(ylabel="test error, %")
-    error.set_ylim(0, _ceiling([*covers, *collapsed, *beside]))
+    seeds = f", {len(histories)} seeds" if len(histories) > 1 else ""
+    names = (f"mean of {count} covers", "their collapse")
+    if count == 1:
+        names = ("last weights", "average of weights")
+    if all(np.array_equal(a, b[:, None]) for a, b in zip(covers, collapsed, strict=True)):
+        _draw(error, histories, collapsed, _COVERS, f"one model{seeds}")
+    else:
+        _draw(error, histories, covers, _COVERS, f"{names[0]}{seeds}")
+        _draw(error, histories, collapsed, _COLLAPSE, f"{names[1]}{seeds}")
+    _draw(error, plain, beside, _PLAIN, f"plain model{seeds}")
+    # High enough for the later half of every line; the first epochs may leave the picture.
+    settled = max(float(np.max(line[len(line) // 4 :])) for line in (*covers, *collapsed, *beside))
+    error.set(ylabel="test error, %", ylim=(0, 1.15 * settled if settled > 0 else 1.0))
     error.legend(frameon=False)
     for axes in (loss, error):
         axes.set_xlabel("epoch")
@@ -68,33 +64,26 @@ def training_figure(
 
 
 def _draw(
-    axes: Axes,
-    epochs: Sequence[NDArray[np.float64]],
-    lines: Sequence[NDArray[np.float64]],
-    colour: str,
-    label: str,
+    axes: Axes, histories: Sequence[History], values: Sequence[Floats], colour: str, label: str
 ) -> None:
-    """Thin lines, and their mean as far as all were evaluated in the same epochs."""
-    common = 0
-    for column in zip(*epochs, strict=False):  # one that was stopped is shorter
-        if len(set(column)) > 1:
-            break
-        common += 1
-    if len(lines) > 1:
-        for number, (at, line) in enumerate(zip(epochs[:60], lines[:60], strict=True)):
+    """Thin lines, and their mean as far as all were evaluated in the same epochs.
+
+    Shape: values, one for each history: (evaluations,) or (evaluations, covers).
+    """
+    each = zip(histories, values, strict=True)
+    pairs = [(one.epoch, line) for one, given in each for line in np.atleast_2d(given.T)]
+    # One that was stopped is shorter.
+    same = [len(set(column)) == 1 for column in zip(*(at for at, _ in pairs), strict=False)]
+    common = [*same, False].index(False)
+    if len(pairs) > 1:
+        for number, (at, line) in enumerate(pairs[:60]):
             named = label if not common and not number else None
             axes.plot(at, line, marker=_marker(at), color=colour, lw=0.7, alpha=0.35, label=named)
     if common:
-        at, mean = epochs[0][:common], np.mean([line[:common] for line in lines], axis=0)
+        at, mean = pairs[0][0][:common], np.mean([line[:common] for _, line in pairs], axis=0)
         axes.plot(at, mean, marker=_marker(at), color=colour, linewidth=2.2, label=label)
 
 
-def _marker(epochs: NDArray[np.float64]) -> str | None:
+def _marker(epochs: Floats) -> str | None:
     """One dot says that there was one evaluation, where a line would show nothing."""
     return "o" if len(epochs) == 1 else None
-
-
-def _ceiling(lines: Sequence[NDArray[np.float64]]) -> float:
-    """High enough for the later half of every line; the first epochs may leave the picture."""
-    settled = max(float(np.max(line[len(line) // 4 :])) for line in lines)
-    return 1.15 * settled if settled > 0 else 1.0

@@ -21,7 +21,7 @@ from mcover.errors import McoverError
 from mcover.lab.data import Dataset
 from mcover.lab.models import seeded
 from mcover.lab.training.methods import Mover
-from mcover.lab.training.objectives import covers_of, objective_of
+from mcover.lab.training.objectives import objective_of
 from mcover.lab.training.options import PLAIN, Method, Training, check_method
 from mcover.seeds import Seed, seed_sequence
 
@@ -130,26 +130,24 @@ class _Loop:
         seed: Seed,
         progress: Callable[[Status], None] | None,
     ) -> None:
-        parameters = [one for one in model.parameters() if one.requires_grad]
-        if not parameters:
+        self.parameters = [one for one in model.parameters() if one.requires_grad]
+        if not self.parameters:
             raise McoverError("the model has no parameters to train; set requires_grad on some.")
         if not len(data.train_labels) or not len(data.test_labels):
             raise McoverError(f"{data.name} has no training or no test images; give some of each.")
         self.model, self.training, self.progress = model, training, progress
         self.objective = objective_of(model)
-        self.device = parameters[0].device
+        self.device = self.parameters[0].device
         self.images, self.labels = self.objective.tensors(data.train_images, data.train_labels)
         self.test = self.objective.tensors(data.test_images, data.test_labels)
         self.torch_seed, order, noise, walk = seed_sequence(seed).spawn(4)
-        self.noise = torch.Generator(self.device).manual_seed(int(noise.generate_state(1)[0]))
-        self.parameters = parameters
-        steps = training.epochs * -(-len(self.labels) // training.batch)
-        self.mover = Mover(model, training, method, steps, walk)
-        each = covers_of(model) if self.mover.each else None
+        self.noise = _generator(noise, self.device)
+        self.total = training.epochs * -(-len(self.labels) // training.batch)
+        self.mover = Mover(model, training, method, self.total, walk)
+        each = self.objective.covers if self.mover.each else None
         self.batches = Batches(self.images, self.labels, training.batch, order, each)
-        self.total = steps
         self.stopped: Stopped = "epochs"
-        self.epochs = self.evaluated = self.gradients = self.steps_since = 0
+        self.epochs = self.gradients = self.steps_since = 0
         self.loss = torch.zeros((), device=self.device)
         self.seconds = 0.0
         self.rows: list[dict[str, Any]] = []
@@ -158,23 +156,18 @@ class _Loop:
 
     def run(self) -> None:
         self.model.train()
-        while self.batches.taken < self.total:
+        every, over = self.training.evaluate_every, False
+        while not over:
             begin = time.perf_counter()
-            loss = self.step()
-            self.show(loss)
-            epochs = self.batches.taken // self.batches.length
-            over = False
-            if epochs > self.epochs:
-                self.epochs = epochs
-                self.mover.end_epoch(epochs)
+            self.show(self.step())
+            before, self.epochs = self.epochs, self.batches.taken // self.batches.length
+            if self.epochs > before:
+                self.mover.end_epoch(self.epochs)
                 over = self.over()
+            over = over or self.batches.taken >= self.total
             self.seconds += time.perf_counter() - begin
-            last = over or self.batches.taken >= self.total
-            if last or epochs // self.training.evaluate_every > self.evaluated:
-                self.evaluated = epochs // self.training.evaluate_every
+            if over or self.epochs // every > before // every:
                 self.evaluate()
-            if over:
-                return
 
     def step(self) -> Tensor:
         """One step of the method; returns the loss per cover."""
@@ -201,7 +194,7 @@ class _Loop:
     def over(self) -> bool:
         """Whether the stopping rule is met."""
         rule = self.training
-        if not rule.stops or not self.mover.ready:
+        if (rule.stop_loss is None and rule.stop_error is None) or not self.mover.ready:
             return False
         with self.mover.source() as source:
             losses, wrong = self.objective.judge(source, self.images, self.labels, rule.judge)
@@ -213,20 +206,20 @@ class _Loop:
 
     def evaluate(self) -> None:
         loss = float(self.loss) / self.steps_since
-        done = self.batches.passes
         if not np.isfinite(loss):
             raise McoverError(
-                f"training diverged: the loss is {loss} after {done:.4g} epochs; write a smaller "
-                f"lr (it is {self.training.lr}) or less noise."
+                f"training diverged: the loss is {loss} after {self.batches.passes:.4g} epochs; "
+                f"write a smaller lr (it is {self.training.lr}) or less noise."
             )
         self.single = self.collapsed()
+        judge = self.objective.judge
         self.rows.append(
             {
-                "epoch": done,
+                "epoch": self.batches.passes,
                 "train_loss": loss,
-                "cover_error": self.objective.cover_errors(self.model, *self.test),
+                "cover_error": judge(self.model, *self.test, "covers")[1],
                 "routed_error": self.objective.routed_errors(self.model, *self.test),
-                "collapse_error": self.objective.cover_errors(self.single, *self.test)[0],
+                "collapse_error": judge(self.single, *self.test, "covers")[1][0],
                 "seconds": self.seconds,
                 "gradients": self.gradients,
             }
@@ -248,10 +241,9 @@ class _Loop:
         if self.progress is None or now - self._shown < _SHOW_SECONDS:
             return
         self._shown = now
-        last = self.rows[-1] if self.rows else None
-        done = self.batches.taken
-        share, epoch = min(done / self.total, 1.0), -(-done // self.batches.length)
-        self.progress(Status(share, epoch, float(loss), last["collapse_error"] if last else np.nan))
+        done, error = self.batches.taken, self.rows[-1]["collapse_error"] if self.rows else np.nan
+        epoch = -(-done // self.batches.length)
+        self.progress(Status(min(done / self.total, 1.0), epoch, float(loss), error))
 
     def history(self) -> History:
         names = [one.name for one in fields(History) if one.name not in ("stopped", "model")]
@@ -261,6 +253,10 @@ class _Loop:
         if columns["routed_error"].dtype == object:  # of None
             columns["routed_error"] = None
         return History(**columns, stopped=self.stopped, model=self.single)
+
+
+def _generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(int(seed.generate_state(1)[0]))
 
 
 class Batches:
@@ -277,12 +273,9 @@ class Batches:
     def __init__(
         self, images: Tensor, labels: Tensor, size: int, seed: SeedSequence, each: int | None
     ) -> None:
-        self.images, self.labels, self.size = images, labels, size
-        self.each = each
+        self.images, self.labels, self.size, self.each = images, labels, size, each
         seeds = [seed, *(seed.spawn(each - 1) if each else ())]
-        self._orders = [
-            torch.Generator().manual_seed(int(one.generate_state(1)[0])) for one in seeds
-        ]
+        self._orders = [_generator(one) for one in seeds]
         self.taken = 0
         self.length = -(-len(labels) // size)
         self._whole = (each or 1) * images.nbytes <= _WHOLE_BYTES
@@ -297,23 +290,19 @@ class Batches:
         """Images (B, ...) and labels (B,), with covers first where each has its own."""
         number = self.taken % self.length
         if not number:
-            self._begin()
+            drawn = [torch.randperm(len(self.labels), generator=one) for one in self._orders]
+            self._order = torch.stack(drawn) if self.each else drawn[0]
+            if self._whole:
+                self._pass = self.images[self._order], self.labels[self._order]
         span = slice(number * self.size, (number + 1) * self.size)
         if self._whole:
-            # Each cover's rows are a slice of its own pass.
             cut = (slice(None), span) if self.each else (span,)
-            self.now = self._images[cut], self._labels[cut]
+            self.now = self._pass[0][cut], self._pass[1][cut]
         else:
             chosen = self._order[..., span]
             self.now = self.images[chosen], self.labels[chosen]
         self.taken += 1
         return self.now
-
-    def _begin(self) -> None:
-        drawn = [torch.randperm(len(self.labels), generator=one) for one in self._orders]
-        self._order = torch.stack(drawn) if self.each else drawn[0]
-        if self._whole:
-            self._images, self._labels = self.images[self._order], self.labels[self._order]
 
 
 @contextmanager

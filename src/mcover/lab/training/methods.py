@@ -12,19 +12,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcover.errors import McoverError
+from mcover.lab.training import options
 from mcover.lab.training.objectives import covers_of, is_covered
-from mcover.lab.training.options import (
-    EMA,
-    ON_COVERS,
-    RSGD,
-    SAM,
-    SWA,
-    Elastic,
-    Entropy,
-    Lifted,
-    Method,
-    Training,
-)
+from mcover.lab.training.options import EMA, RSGD, SAM, SWA, Elastic, Entropy, Method, Training
 from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD
 
 Gradient = Callable[[], Tensor]
@@ -69,29 +59,26 @@ class Mover:
             case Entropy():  # as many batches as the walk has gradients
                 return cast(Tensor, self.optimizer.step(fresh))
             case SAM():
-                return self._uphill(fresh, again)
+                loss = fresh()
+                try:
+                    self.optimizer.step(again)
+                except BaseException:
+                    with torch.no_grad():  # an interrupt must not leave the weights uphill
+                        for weight, state in self.optimizer.state.items():
+                            if "old_p" in state:
+                                weight.copy_(state.pop("old_p"))
+                    raise
+                return loss
         loss = fresh()
         self.optimizer.step()
         if isinstance(self.method, EMA) and self.average is not None:
             self.average.update_parameters(self.model)
         return loss
 
-    def _uphill(self, fresh: Gradient, again: Gradient) -> Tensor:
-        loss = fresh()
-        try:
-            self.optimizer.step(again)
-        except BaseException:
-            with torch.no_grad():  # an interrupt must not leave the weights uphill
-                for weight, state in self.optimizer.state.items():
-                    if "old_p" in state:
-                        weight.copy_(state.pop("old_p"))
-            raise
-        return loss
-
     def end_epoch(self, epoch: int) -> None:
         """Called when ``epoch`` passes are done."""
         match self.method:
-            case Lifted(redraw_each_epoch=True):
+            case options.Lifted(redraw_each_epoch=True):
                 cast(Any, self.model).redraw()
             case SWA(average_from) if epoch > average_from * self.training.epochs:
                 self.average = self.average or AveragedModel(self.model)
@@ -122,28 +109,22 @@ def _optimizer(
             groups = _groups(model, parameters)
             return ReplicatedSGD(groups, coupling=coupling, growth=growth, steps=steps, **common)
         case Elastic(coupling=coupling, period=period):
-            return ElasticSGD(
-                _groups(model, parameters), coupling=coupling, period=period, **common
-            )
+            groups = _groups(model, parameters)
+            return ElasticSGD(groups, coupling=coupling, period=period, **common)
         case Entropy():
-            walk = {"inner_steps": method.inner_steps, "inner_lr": training.lr}
+            walk = {"inner_steps": method.inner_steps, "inner_lr": training.lr, "seed": seed}
             pull = {"scope": method.scope, "scoping": method.scoping, "noise": method.langevin}
-            own = common | walk | pull | {"lr": method.outer_lr}
-            return EntropySGD(parameters, **own, seed=seed)
+            return EntropySGD(parameters, **common | walk | pull | {"lr": method.outer_lr})
         case SAM(rho):
-            try:
-                import pytorch_optimizer
-            except ImportError as error:
-                raise McoverError(
-                    "SAM needs pytorch_optimizer, which is not installed: "
-                    "pip install 'mcover[rivals]'."
-                ) from error
+            options.require("pytorch_optimizer", "SAM", "rivals")
+            import pytorch_optimizer
+
             return pytorch_optimizer.SAM(parameters, torch.optim.SGD, rho=rho, **common)
     return torch.optim.SGD(parameters, **common)
 
 
 def _check_covers(model: nn.Module, method: Method) -> None:
-    if not isinstance(method, ON_COVERS):
+    if not isinstance(method, options.ON_COVERS):
         return
     name = type(method).__name__
     if not is_covered(model):

@@ -16,15 +16,8 @@ from torch.nn import functional
 
 from mcover import cover_loss
 from mcover.errors import McoverError
-from mcover.lab.committee.fused import FusedGradient, Paths, paths
-from mcover.lab.committee.machine import (
-    CommitteeMachine,
-    collapse,
-    machine_of,
-    majority,
-    surrogates,
-    unit_rows,
-)
+from mcover.lab import committee
+from mcover.lab.training.fused import FusedGradient, Paths, paths
 
 Floats = NDArray[np.float64]
 
@@ -37,16 +30,13 @@ class Objective:
     Attributes:
         model: what is trained, changed in place.
         covers: M, or 1 for a plain module.
+        width: minibatch gradients of one model in a call of :meth:`gradient`.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.covers = covers_of(model)
-
-    @property
-    def width(self) -> int:
-        """Minibatch gradients of one model in a call of :meth:`gradient`."""
-        return self.covers * int(getattr(self.model, "passes", 1))
+        self.width = self.covers * int(getattr(model, "passes", 1))
 
     def tensors(
         self, images: NDArray[np.float32], labels: NDArray[np.int64]
@@ -68,13 +58,11 @@ class Objective:
             each: whether covers come first.
         """
         self.model.zero_grad()
-        if not is_covered(self.model):
-            loss = self.criterion(self.model(images), labels)
+        if is_covered(self.model):
+            run = cast(Any, self.model).each if each else self.model
+            loss = cover_loss(self.criterion, run(images), labels, each=each)
         else:
-            run, more = (cast(Any, self.model).each, {"each": True}) if each else (self.model, {})
-            output = run(images)
-            self.covers = len(output)
-            loss = cover_loss(self.criterion, output, labels, **more)
+            loss = self.criterion(self.model(images), labels)
         loss.backward()
         return loss.detach() / self.covers
 
@@ -95,49 +83,51 @@ class Objective:
         """Mean loss and share of wrong labels, of the collapse or of each cover by itself.
 
         Args:
-            source: what to judge; a plain module is its own collapse.
+            source: what to judge; a plain module is its own collapse, and its only cover.
             images: what to judge on.
             labels: likewise.
             on: "collapse", for arrays of one entry, or "covers".
         """
-        models = [self.collapse(source)] if on == "collapse" else covers_apart(source)
-        judged = [self._judge(one, images, labels) for one in models]
-        losses, wrong = (np.array(column) for column in zip(*judged, strict=True))
+        if on == "covers" and is_covered(source):
+            models = [cast(Any, source).cover(index) for index in range(covers_of(source))]
+        else:
+            models = [self.collapse(source)]
+        sums = np.zeros((2, len(models)))
+        for number, model in enumerate(models):
+            for output, target in _outputs(model, images, labels):
+                sums[0, number] += float(self.criterion(output, target)) * len(target)
+                sums[1, number] += float((output.argmax(dim=-1) != target).sum())
+        losses, wrong = sums / len(labels)
         return losses, wrong
 
-    def _judge(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-        loss = wrong = 0.0
-        for output, target in _outputs(model, images, labels):
-            loss += float(self.criterion(output, target)) * len(target)
-            wrong += float((output.argmax(dim=-1) != target).sum())
-        return loss / len(labels), wrong / len(labels)
-
-    def cover_errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> Floats:
-        """Share of wrong labels of each cover by itself, shape (covers,); (1,) of a module."""
-        return np.concatenate([errors(one, images, labels) for one in covers_apart(model)])
-
     def routed_errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> Floats | None:
-        """Share of wrong labels of what the covered model puts out, along its routes."""
-        return errors(model, images, labels) if is_covered(model) else None
+        """Share of wrong labels of what a covered model puts out along its routes, (covers,)."""
+        if not is_covered(model):
+            return None
+        wrong = torch.zeros(covers_of(model), dtype=torch.float64)
+        for output, target in _outputs(model, images, labels):
+            # Several streams or destinations lie along the batch: (covers, streams · B, classes).
+            guess = output.argmax(dim=-1).reshape(len(wrong), -1, len(target))
+            wrong += (guess != target).double().mean(dim=1).sum(dim=1).cpu()
+        return cast(Floats, (wrong / len(labels)).numpy())
 
 
 class CommitteeObjective(Objective):
-    """f_γ of a :class:`CommitteeMachine`, or of covers of it; errors are those of the hard one.
+    """f_γ of a committee machine, or of covers of it; errors are those of the hard one.
 
     Gradients are taken by :class:`FusedGradient`, on the covered model's own storage and along its
     own routes. ``fused=False``, or weights that are not on a CPU, take autograd through the module.
     """
 
-    def __init__(self, model: nn.Module, fused: bool | None = None) -> None:
+    def __init__(self, model: nn.Module, fused: bool = True) -> None:
         super().__init__(model)
-        self.machine = machine_of(model)
+        self.machine = committee.machine_of(model)
         weights = self.machine.J
         if not is_covered(model) and weights.ndim != 2:
             raise McoverError("a machine of stacked weights was given; give the covered model.")
-        usable = weights.device.type == "cpu"
-        self._fused = FusedGradient(self._stack()) if usable and fused is not False else None
+        self._fused = FusedGradient(weights) if fused and weights.device.type == "cpu" else None
+        self._bank: object = None
         self._paths: Paths | None = None
-        self._drawn: object = None
 
     def tensors(
         self, images: NDArray[np.float32], labels: NDArray[np.int64]
@@ -159,11 +149,21 @@ class CommitteeObjective(Objective):
         """Puts fresh gradients in place, and returns the loss per cover."""
         if self._fused is None:
             return super().gradient(images, labels, each)
-        fused, machine = self._fused, self.machine
-        fused.stack = self._stack()
-        loss = fused(images, labels, machine.beta, machine.gamma, self._step())
-        machine.J.grad = fused.gradient.view(machine.J.shape)
+        machine, routes = self.machine, None
+        if is_covered(self.model):
+            routes = self._along(cast(Any, self.model).next_routes())
+        loss = self._fused(images, labels, machine.beta, machine.gamma, routes)
+        machine.J.grad = self._fused.gradient.view(machine.J.shape)
         return loss.mean()
+
+    def _along(self, routes: Any) -> Paths | None:
+        """The routes of an evaluation as the kernels read them, kept until they are redrawn."""
+        if routes is None:  # messages: a bare parameter has one copy per cover, and nothing mixes
+            return None
+        if routes.bank is not self._bank:
+            self._bank = routes.bank
+            self._paths = paths(routes.bank, self.machine.J[0].numel())
+        return self._paths and self._paths._replace(chosen=np.array(routes.destinations))
 
     def criterion(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean f_γ."""
@@ -174,91 +174,43 @@ class CommitteeObjective(Objective):
         if self._fused is None:
             self.machine.settle()
         elif self.machine.normalize:
-            self._fused.stack = self._stack()
             self._fused.settle()
 
-    def collapse(self, model: nn.Module) -> CommitteeMachine:
+    def collapse(self, model: nn.Module) -> committee.CommitteeMachine:
         """The mean of the covers, rows at √N where the machine says so."""
-        one = collapse(model)
+        one = committee.collapse(model)
         # An average of weights was copied when the machine was less sharp.
         one.beta, one.gamma = self.machine.beta, self.machine.gamma
         return one
 
+    @torch.no_grad()
     def judge(
         self, source: nn.Module, images: Tensor, labels: Tensor, on: str
     ) -> tuple[Floats, Floats]:
         """Mean f_γ, and share of patterns wrong as a hard machine; no machine is built for it."""
         machine = self.machine  # as sharp as it is now, whatever copy of it is judged
-        with torch.no_grad():
-            weights = machine_of(source).J.detach()
-            if weights.ndim == 3 and on == "collapse":
-                weights = weights.mean(0)
-                weights = unit_rows(weights) if machine.normalize else weights
-            fields = _fields(weights, images)
-            # No gradient is wanted, so the plain tanh will do.
-            hidden, inputs = weights.shape[-2:]
-            output = torch.tanh(fields * (machine.beta / math.sqrt(inputs))).sum(-2)
-            losses = surrogates(output * labels / math.sqrt(hidden), machine.gamma).mean(-1)
-            wrong = (majority(fields.mT) != labels).sum(-1)
+        weights = committee.machine_of(source).J.detach()
+        if weights.ndim == 3 and on == "collapse":
+            weights = weights.mean(0)
+            weights = committee.unit_rows(weights) if machine.normalize else weights
+        hidden, inputs = weights.shape[-2:]
+        fields = (weights @ images.T).view(-1, hidden, len(images))  # the fast order of the axes
+        # No gradient is wanted, so the plain tanh will do.
+        output = torch.tanh(fields * (machine.beta / math.sqrt(inputs))).sum(-2)
+        z = output * labels / math.sqrt(hidden)
+        losses = committee.surrogates(z, machine.gamma).mean(-1)
+        wrong = (committee.majority(fields.mT) != labels).sum(-1)
         return losses.double().cpu().numpy(), wrong.cpu().numpy() / len(labels)
-
-    def cover_errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> Floats:
-        """Share of wrong patterns of each cover as a hard machine by itself, shape (covers,)."""
-        fields = _fields(machine_of(model).J.detach(), images)
-        share = (majority(fields.mT) != labels).double().mean(-1)
-        return cast(Floats, share.cpu().numpy())
 
     def routed_errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> None:
         """A covered model has no hard output."""
 
-    def _stack(self) -> Tensor:
-        """The weights as they are now, covers first."""
-        weights = self.machine.J.detach()
-        return weights if weights.ndim == 3 else weights.unsqueeze(0)
-
-    def _step(self) -> Paths | None:
-        """The routes of this evaluation; counts it, and draws anew where it is time to."""
-        model = cast(Any, self.model)
-        if not is_covered(model):
-            return None
-        routes = model.next_routes()
-        if routes is None:  # messages: a bare parameter has one copy per cover, and nothing mixes
-            return None
-        if routes.bank is not self._drawn:
-            self._drawn = routes.bank
-            self._paths = paths(routes.bank, self.machine.J[0].numel())
-        if self._paths is None:
-            return None
-        return self._paths._replace(chosen=np.array(routes.destinations))
-
-
-def _fields(weights: Tensor, images: Tensor) -> Tensor:
-    """F of one or more machines, shape (machines, K, P): the fast order of the axes."""
-    return (weights @ images.T).view(-1, weights.shape[-2], len(images))
-
 
 def objective_of(model: nn.Module) -> Objective:
-    """Committee machines have their own objective, and so may any module; else cross-entropy.
-
-    A module that brings its objective has a method ``objective(model)``, where ``model`` is the
-    module itself or covers of it.
-    """
+    """Committee machines have their own objective; every other module has the cross-entropy."""
     base = getattr(model, "net", model) if is_covered(model) else model
-    if isinstance(base, CommitteeMachine):
-        return CommitteeObjective(model)
-    own = getattr(base, "objective", None)
-    return own(model) if callable(own) else Objective(model)
-
-
-def errors(model: nn.Module, images: Tensor, labels: Tensor) -> Floats:
-    """Share of wrong labels, shape (covers,), or (1,) for a plain module; in evaluation mode."""
-    covers = covers_of(model)
-    wrong = torch.zeros(covers, dtype=torch.float64)
-    for output, target in _outputs(model, images, labels):
-        # Several streams or destinations lie along the batch: (covers, streams · B, classes).
-        guess = output.argmax(dim=-1).reshape(covers, -1, len(target))
-        wrong += (guess != target).double().mean(dim=1).sum(dim=1).cpu()
-    return cast(Floats, (wrong / len(labels)).numpy())
+    is_committee = isinstance(base, committee.CommitteeMachine)
+    return CommitteeObjective(model) if is_committee else Objective(model)
 
 
 def is_covered(model: nn.Module) -> bool:
@@ -269,13 +221,6 @@ def is_covered(model: nn.Module) -> bool:
 def covers_of(model: nn.Module) -> int:
     """M, or 1 for a plain module."""
     return int(cast(Any, model).covers) if is_covered(model) else 1
-
-
-def covers_apart(model: nn.Module) -> list[nn.Module]:
-    """Each cover as a module by itself; a plain module is one."""
-    if not is_covered(model):
-        return [model]
-    return [cast(Any, model).cover(index) for index in range(covers_of(model))]
 
 
 def _outputs(model: nn.Module, images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:

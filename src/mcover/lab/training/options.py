@@ -6,24 +6,28 @@ method whose value it is a field of, so that options of another method cannot be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import astuple, dataclass
+from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal, get_args
 
 import tyro
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.lifting import Directed, Messages
+from mcover.lifting import Directed, Messages, Settings
 from mcover.topology import Topology, Uniform
 
 Judge = Literal["collapse", "covers"]
 Start = Literal["common", "independent"]
 Noise = Annotated[float | str, tyro.conf.arg(metavar="FLOAT|SHARE%")]
-Coupling = float | Literal["auto"]
 
 _UNIFORM, _DIRECTED = Uniform(), Directed()
 
 MOST = 10**9  # epochs, images or hidden units: beyond any use, and safe to multiply
+# Past it tanh(βF/√N) is a sign for every field that single precision distinguishes from zero, and
+# further growth would only leave the range of the numbers.
+SHARPEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,46 @@ class Training:
         checks.numbers_of(self, "stop_loss", "stop_error", least=0, optional=True)
         checks.choice("judge", self.judge, get_args(Judge))
 
-    @property
-    def stops(self) -> bool:
-        """Whether the training may end before its last epoch."""
-        return self.stop_loss is not None or self.stop_error is not None
+
+@dataclass(frozen=True)
+class Sharpening:
+    """How a soft committee machine becomes a hard one: β and γ, one pair an epoch.
+
+    β_t = beta (1 + beta_growth)^t and γ_t likewise, t the epoch, from 0.
+
+    >>> Sharpening(0.5, 1e-3, 0.5, 1e-3).at(0)
+    (0.5, 0.5)
+    """
+
+    beta: float = 0.5
+    """First gain of the hidden units."""
+    beta_growth: float = 1e-3
+    """Its relative growth an epoch."""
+    gamma: float = 0.5
+    """First gain of the loss."""
+    gamma_growth: float = 1e-3
+    """Its relative growth an epoch."""
+
+    def __post_init__(self) -> None:
+        checks.numbers_of(self, "beta", "gamma", above=0, most=SHARPEST)
+        checks.numbers_of(self, "beta_growth", "gamma_growth", least=0)
+
+    def at(self, epoch: float) -> tuple[float, float]:
+        """β and γ in an epoch."""
+
+        def grown(start: float, growth: float) -> float:
+            return min(start * math.exp(min(math.log1p(growth) * epoch, 100.0)), SHARPEST)
+
+        return grown(self.beta, self.beta_growth), grown(self.gamma, self.gamma_growth)
+
+    def __str__(self) -> str:
+        numbers = ",".join(f"{value:g}" for value in astuple(self))
+        return {SLOW: "slow", FAST: "fast"}.get(self, numbers)
+
+
+# The numbers of both are from memory of the works that the paper cites, and unverified.
+SLOW = Sharpening()
+FAST = Sharpening(2.0, 1e-4, 5.0, 1e-4)
 
 
 @dataclass(frozen=True)
@@ -88,7 +128,7 @@ class _OnCovers:
 
     def __post_init__(self) -> None:
         checks.counts(self, "covers", most=1000)
-        object.__setattr__(self, "noise", _noise(self.noise))
+        object.__setattr__(self, "noise", Settings(1, _UNIFORM, noise=self.noise).noise)
         checks.choice("start", self.start, get_args(Start))
         if self.start == "independent" and self.noise != 0:
             raise McoverError(
@@ -124,38 +164,44 @@ class Lifted(_OnCovers):
 
 
 @dataclass(frozen=True)
-class RSGD(_OnCovers):
+class _Coupled(_OnCovers):
+    """Replicas: covers that attract each other, each with batches of its own."""
+
+    coupling: float | Literal["auto"] = "auto"
+    """Strength of the attraction at first; auto takes it from the first loss in rsgd, and from the
+    learning rate in elastic."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.coupling != "auto":
+            checks.numbers_of(self, "coupling", least=0, infinite=True)
+
+
+@dataclass(frozen=True)
+class RSGD(_Coupled):
     """Replicated SGD: covers that attract each other ever more, each with batches of its own."""
 
     kind: ClassVar[str] = "rsgd"
 
-    coupling: Coupling = "auto"
-    """First strength of the attraction; auto takes it from the first loss."""
     growth: float = 1e4
     """Factor by which the coupling grows over all epochs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.coupling != "auto":
-            checks.numbers_of(self, "coupling", least=0, infinite=True)
         checks.numbers_of(self, "growth", above=0)
 
 
 @dataclass(frozen=True)
-class Elastic(_OnCovers):
+class Elastic(_Coupled):
     """Elastic SGD: covers tied to a centre, which is the model that comes out."""
 
     kind: ClassVar[str] = "elastic"
 
-    coupling: Coupling = "auto"
-    """Strength of the ties; auto takes it from the learning rate."""
     period: int = 1
     """Gradient steps between communications."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.coupling != "auto":
-            checks.numbers_of(self, "coupling", least=0, infinite=True)
         checks.counts(self, "period")
 
 
@@ -225,18 +271,13 @@ METHODS: tuple[type[Method], ...] = get_args(Method)
 ON_COVERS = (Lifted, RSGD, Elastic)
 
 
+def require(package: str, why: str, extra: str) -> None:
+    """Says what to install where a package is missing."""
+    if find_spec(package) is None:
+        raise McoverError(f"{why} needs {package}: pip install 'mcover[{extra}]'.")
+
+
 def check_method(method: Method) -> Method:
     """A value of one of the methods."""
     names = ", ".join(f"{one.__name__}()" for one in METHODS)
     return checks.instance("method", method, METHODS, f"one of {names} of mcover.lab.training")
-
-
-def _noise(value: float | str) -> float | str:
-    """A standard deviation, or a share of a tensor's own."""
-    if not isinstance(value, str):
-        return checks.real("noise", value, 0)
-    try:
-        checks.real("noise", float(value.removesuffix("%")), 0)
-    except (ValueError, McoverError):
-        raise McoverError(f"noise is {value!r}; write a number, 0 or more, or '150%'.") from None
-    return value if value.endswith("%") else float(value)

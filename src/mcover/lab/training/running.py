@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,12 +47,12 @@ def build(kind: Architecture, method: Method, seed: int) -> nn.Module:
     covers: int | list[nn.Module] = method.covers
     if method.start == "independent":
         covers = [base, *(kind.build([seed, 0, other]) for other in range(1, method.covers))]
+    how: tuple[Any, ...] = (Identity(),)  # replicas have no routes
+    if isinstance(method, Lifted):
+        how = method.topology, method.routing
     with warnings.catch_warnings():
         # The paper's noise, and ours for few images, are meant as they are: training starts here.
         warnings.filterwarnings("ignore", "noise=", McoverWarning)
-        if not isinstance(method, Lifted):  # replicas have no routes
-            return lift(base, covers, Identity(), noise=method.noise, seed=[seed, 1])
-        how = method.topology, method.routing
         return lift(base, covers, *how, noise=method.noise, seed=[seed, 1])
 
 
@@ -75,8 +76,13 @@ def outcome(history: History, data: Dataset) -> dict[str, float]:
     return found
 
 
-def combined(histories: Sequence[History], data: Dataset, vote: bool) -> dict[str, float]:
+def combined(trainings: Iterable[History], data: Dataset, vote: bool) -> dict[str, float]:
     """Several trainings on the same images: the one of least training loss, or their vote."""
+    histories = []
+    for history in trainings:
+        if history.interrupted:
+            raise KeyboardInterrupt
+        histories.append(history)
     errors = [float(history.collapse_error[-1]) for history in histories]
     error = errors[int(np.argmin([history.train_loss[-1] for history in histories]))]
     if vote:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,11 +21,10 @@ from torch.nn import functional
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.committee.schedules import SLOW, Sharpening
+from mcover.lab.training.options import FAST, SLOW, Sharpening
 from mcover.seeds import Seed, seed_sequence
 
-# Above it log(1 + eˣ) is x to the last bit of a double.
-_LINEAR = 40.0
+__all__ = ["FAST", "SLOW", "CommitteeMachine", "Sharpening", "collapse", "machine_of", "surrogate"]
 
 
 class CommitteeMachine(nn.Module):
@@ -74,13 +73,10 @@ class CommitteeMachine(nn.Module):
         self.J = nn.Parameter(unit_rows(drawn).to(torch.get_default_dtype()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The soft output, shape (B, ...) with N numbers each to (B,)."""
-        return self.soft(self.fields(x))
-
-    def soft(self, fields: Tensor) -> Tensor:
-        """o = K^-½ Σ_k tanh(β F_k/√N), shape (..., K) to (...)."""
+        """The soft output o = K^-½ Σ_k tanh(β F_k/√N), (B, ...) with N numbers each to (B,)."""
         hidden, inputs = self.J.shape[-2:]
-        return soft_sign(fields * (self.beta / math.sqrt(inputs))).sum(-1) / math.sqrt(hidden)
+        soft = SoftSign.apply(self.fields(x) * (self.beta / math.sqrt(inputs)))  # type: ignore[no-untyped-call]
+        return cast(Tensor, soft.sum(-1) / math.sqrt(hidden))
 
     def fields(self, x: Tensor) -> Tensor:
         """F_k, shape (B, ...) to (B, K)."""
@@ -139,10 +135,8 @@ def machine_of(model: nn.Module) -> CommitteeMachine:
 
 def collapse(model: nn.Module) -> CommitteeMachine:
     """The mean of the covers, its rows scaled to √N where the machine says so; a new machine."""
-    if model is machine_of(model):
-        one = copy.deepcopy(machine_of(model))
-    else:
-        one = machine_of(model.collapse())  # type: ignore[operator]
+    machine = machine_of(model)
+    one = copy.deepcopy(machine) if model is machine else machine_of(cast(Any, model).collapse())
     one.settle()
     return one.eval()
 
@@ -160,24 +154,17 @@ def surrogate(output: Tensor, target: Tensor, gamma: float) -> Tensor:
 
 def surrogates(z: Tensor, gamma: float) -> Tensor:
     """f_γ of each z."""
-    return functional.softplus(z * (-2 * gamma), threshold=_LINEAR) / (2 * gamma)
+    # Above the threshold log(1 + eˣ) is x to the last bit of a double.
+    return functional.softplus(z * (-2 * gamma), threshold=40.0) / (2 * gamma)
 
 
-def soft_sign(a: Tensor) -> Tensor:
+class SoftSign(torch.autograd.Function):
     """tanh, with a derivative that is right where tanh itself has rounded to ±1.
 
-    Torch has 1 − tanh², which loses all digits there, and β multiplies what is left.
+    Torch has 1 − tanh², which loses all digits there, and β multiplies what is left. Here it is
+    1/cosh² = 4e/(1 + e)² with e = exp(−2|a|).
     """
-    return _SoftSign.apply(a)  # type: ignore[no-untyped-call]
 
-
-def slope(a: Tensor) -> Tensor:
-    """The derivative of tanh, 1/cosh² = 4e/(1 + e)² with e = exp(−2|a|)."""
-    e = torch.exp(-2 * a.abs())
-    return 4 * e / (1 + e) ** 2
-
-
-class _SoftSign(torch.autograd.Function):
     @staticmethod
     def forward(a: Tensor) -> Tensor:
         return torch.tanh(a)
@@ -189,4 +176,5 @@ class _SoftSign(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (a,) = ctx.saved_tensors
-        return grads[0] * slope(a)
+        e = torch.exp(-2 * a.abs())
+        return grads[0] * (4 * e / (1 + e) ** 2)

@@ -10,7 +10,7 @@ directed lift computes, which is its oracle.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -60,13 +60,18 @@ class FusedGradient:
     Buffers are kept between calls; what is returned is good until the next one.
 
     Args:
-        stack: the weights, shape (M, K, N); read at every call.
+        weights: shape (M, K, N), or (K, N) of one machine; read at every call.
     """
 
-    def __init__(self, stack: Tensor) -> None:
-        self.stack = stack.detach()
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights
         self.gradient = torch.zeros_like(self.stack)
         self._buffers: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    @property
+    def stack(self) -> Tensor:
+        """The weights as they are now, shape (M, K, N)."""
+        return self.weights.detach().view(-1, *self.weights.shape[-2:])
 
     @torch.no_grad()
     def __call__(
@@ -80,9 +85,10 @@ class FusedGradient:
             x: (B, N) for a batch that all covers see, (M, B, N) for one each; y: (B,) or (M, B),
             ±1.
         """
-        covers, hidden, inputs = self.stack.shape
+        stack = self.stack
+        covers, hidden, inputs = stack.shape
         batch, passes = y.shape[-1], 1
-        weights, errors = self.stack.unsqueeze(1), self.gradient.unsqueeze(1)
+        weights, errors = stack.unsqueeze(1), self.gradient.unsqueeze(1)
         if paths is not None:
             size, passes = paths.routes.shape[1], len(paths.chosen)
             fits = paths.routes.shape == paths.back.shape == (covers, size, hidden * inputs)
@@ -90,7 +96,7 @@ class FusedGradient:
                 raise McoverError("the routes are not those of this model; lift it again.")
             weights = self._buffer("weights", covers, passes, hidden, inputs)
             errors = self._buffer("errors", covers, passes, hidden, inputs)
-            gather(_flat(self.stack), paths.routes, paths.chosen, _flat(weights))
+            gather(_flat(stack), paths.routes, paths.chosen, _flat(weights))
         fields, votes = self._buffer("fields", covers, passes, hidden, batch), np.empty(batch)
         _product(weights, x.mT, fields)
         loss = np.empty(covers)
@@ -103,12 +109,11 @@ class FusedGradient:
 
     def settle(self) -> None:
         """Scales all rows of the weights to norm √N, in place."""
-        scale_rows(self.stack.view(-1, self.stack.shape[-1]).numpy())
+        scale_rows(self.weights.detach().view(-1, self.weights.shape[-1]).numpy())
 
     def _buffer(self, name: str, *shape: int) -> Tensor:
-        """Memory that is kept between calls."""
         if (name, shape) not in self._buffers:
-            self._buffers[name, shape] = self.stack.new_empty(shape)
+            self._buffers[name, shape] = self.gradient.new_empty(shape)
         return self._buffers[name, shape]
 
 
@@ -122,8 +127,7 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 def _flat(tensor: Tensor) -> NDArray[np.floating]:
     """The same memory as an array, with K and N as one axis."""
-    flat: NDArray[np.floating] = tensor.flatten(-2).numpy()
-    return flat
+    return cast(NDArray[np.floating], tensor.flatten(-2).numpy())
 
 
 @njit()
