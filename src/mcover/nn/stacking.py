@@ -173,7 +173,7 @@ def stacked_copy(
         "take fewer covers, or lift a part of the model with select=[...]",
     )
     tables = [_tensors(model)] * covers if given is None else [_tensors(each) for each in given]
-    memo: dict[int, Any] = without_graph(model)
+    memo = without_graph(model)
     for name, base in own.items():
         stack = torch.stack([table[name].detach().to(base) for table in tables])
         trained = isinstance(base, nn.Parameter)
