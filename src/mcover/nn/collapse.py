@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -110,16 +110,13 @@ def _split(output: Tensor, passes: int) -> Tensor:
     return output.unflatten(1, (passes, -1)).flatten(0, 1)
 
 
-def _rebuilt(
-    covered: Any, value: Callable[[str, Tensor], Tensor], index: int = 0
-) -> nn.Module:
+def _rebuilt(covered: Any, value: Callable[[str, Tensor], Tensor], index: int = 0) -> nn.Module:
     """The base model with ``value(name, stack)`` in the place of each stack, in evaluation mode.
 
     Tied names stay tied. What the model keeps in attributes is that of cover ``index``.
     """
     made = {id(own): own for own in (*covered.net.parameters(), *covered.net.buffers())}
-    stacks = covered.stacks() | covered.state_stacks()
-    for name, stack in stacks.items():
+    for name, stack in (covered.stacks() | covered.state_stacks()).items():
         made[id(stack)] = one = value(name, stack.detach())
         if one.is_floating_point() and not bool(torch.isfinite(one).all()):
             wrong = [k for k, row in enumerate(stack) if not bool(torch.isfinite(row).all())]
@@ -131,7 +128,7 @@ def _rebuilt(
     copies = {key: one.detach().clone() for key, one in made.items()}
     for own in covered.net.parameters():
         copies[id(own)] = nn.Parameter(copies[id(own)], own.requires_grad)
-    return covered.copy_of(index, copies).eval()
+    return covered._runner.copies.apart(index, copies).eval()
 
 
 def _mean(stack: Tensor) -> Tensor:

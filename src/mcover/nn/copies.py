@@ -59,21 +59,14 @@ class Copies:
         prepare: called with the modules of each copy, to give layers that mix their forward.
     """
 
-    def __init__(
-        self, net: nn.Module, covers: int, prepare: Callable[[nn.Module], None]
-    ) -> None:
+    def __init__(self, net: nn.Module, covers: int, prepare: Callable[[nn.Module], None]) -> None:
         modules = [structure(net) for _ in range(covers)]
         self.__setstate__({"net": net, "prepare": prepare, "modules": modules})
 
     def __getstate__(self) -> dict[str, Any]:
-        """The copies without tensors of the covered model."""
         self.follow()
-        self.release()
-        return {
-            "net": self.net,
-            "prepare": self.prepare,
-            "modules": [structure(module) for module in self.modules],
-        }
+        modules = [structure(module, bare=True) for module in self.modules]
+        return {"net": self.net, "prepare": self.prepare, "modules": modules}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
@@ -102,7 +95,7 @@ class Copies:
                 name = f"{prefix}.{key}".lstrip(".")
                 if stack is not None and bound is None:
                     raise written_to_shared(name)
-                owner._buffers[key] = _restacked(stack, values, name)
+                owner._buffers[key] = _restacked(values, name)
                 named.append(name)
         return named
 
@@ -165,9 +158,13 @@ class Copies:
             self.prepare(module)
 
 
-def structure(tree: nn.Module) -> nn.Module:
-    """A copy of a module tree that shares its tensors; attributes are its own."""
-    shared = {id(t): t for t in (*tree.parameters(), *tree.buffers())}
+def structure(tree: nn.Module, *, bare: bool = False) -> nn.Module:
+    """A copy of a module tree that shares its tensors or, bare, has None in their place.
+
+    Attributes are its own.
+    """
+    tensors = (*tree.parameters(), *tree.buffers())
+    shared = {id(t): None if bare else t for t in tensors}
     made = copy.deepcopy(tree, without_graph(tree) | shared)
     Override.remove(made)
     return made
@@ -247,24 +244,17 @@ def without_graph(tree: nn.Module) -> dict[int, Any]:
     parameters = {id(p) for p in tree.parameters()}
     held = [_held(vars(module), kinds=(list, dict, tuple)) for module in tree.modules()]
     kept = [*tree.buffers(), *(tensor for tensors in held for _, tensor in tensors)]
-    return {id(t): t.detach().clone() for t in kept if not t.is_leaf and id(t) not in parameters}
+    own = [t for t in kept if id(t) not in parameters]
+    return {id(t): t.detach().clone() for t in own if not t.is_leaf}
 
 
-def _restacked(stack: Tensor | None, values: list[Tensor | None], name: str) -> Tensor | None:
-    """The stack with the values that the covers assigned to a buffer."""
-    given = [value.detach() for value in values if value is not None]
-    if not given:
-        return None
-    if len(given) < len(values) or len({value.shape for value in given}) > 1:
+def _restacked(values: list[Tensor | None], name: str) -> Tensor | None:
+    """What the covers assigned to a buffer, as a stack."""
+    shapes = [None if value is None else tuple(value.shape) for value in values]
+    if len(set(shapes)) > 1:
         raise McoverError(
-            f"covers left the buffer {name!r} with different shapes, "
-            f"{[None if v is None else tuple(v.shape) for v in values]}; keep such state in a "
-            "plain attribute, which each cover has for itself."
+            f"covers left the buffer {name!r} with different shapes, {shapes}; keep such state in "
+            "a plain attribute, which each cover has for itself."
         )
-    if stack is None or stack.shape[1:] != given[0].shape or stack.dtype != given[0].dtype:
-        return torch.stack(given)
-    with torch.no_grad():
-        for row, value in zip(stack, given, strict=True):
-            if value.data_ptr() != row.data_ptr():
-                row.copy_(value)
-    return stack
+    given = [value.detach() for value in values if value is not None]
+    return torch.stack(given) if given else None

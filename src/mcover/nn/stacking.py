@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.random import SeedSequence
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
@@ -197,9 +199,11 @@ class Refusal(Override):
 
 
 def add_noise(
-    net: nn.Module, parameters: Sequence[str], settings: Settings, generator: torch.Generator
+    net: nn.Module, parameters: Sequence[str], settings: Settings, seed: SeedSequence
 ) -> None:
     """Sets covers of equal weights apart; rows of an embedding that do not train stay equal."""
+    child = SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 0))
+    generator = torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0] >> 1))
     padding: dict[int, Any] = {
         id(layer.weight): layer.padding_idx
         for layer in net.modules()
@@ -207,7 +211,8 @@ def add_noise(
     }
     loud = []
     for name in parameters:
-        stack = net.get_parameter(name).detach()
+        parameter = net.get_parameter(name)
+        stack = parameter.detach()
         own = float(stack[0].std()) if stack[0].numel() > 1 else 0.0
         spread = settings.spread(own)
         # Drawn for each tensor, whatever its spread: others do not depend on it.
@@ -215,8 +220,8 @@ def add_noise(
         if stack.is_complex():
             other = torch.randn(stack.shape, generator=generator, dtype=torch.float64)
             drawn = torch.complex(drawn, other) / 2**0.5
-        if id(net.get_parameter(name)) in padding:
-            drawn[:, padding[id(net.get_parameter(name))]] = 0
+        if id(parameter) in padding:
+            drawn[:, padding[id(parameter)]] = 0
         stack += spread * drawn.to(stack)
         if spread > LOUD * own > 0 and not isinstance(settings.noise, str):
             loud.append((name, own))
