@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -187,13 +188,11 @@ def path_loss(
     points = checks.whole("points", points, 2)  # the two ends of the path
     index = checks.whole("cover", cover, 0, covered.covers - 1)
 
-    def between(share: float, stack: Tensor) -> Tensor:
+    def between(share: float, name: str, stack: Tensor) -> Tensor:
         if not (stack.is_floating_point() or stack.is_complex()):
             return stack[index]
         return torch.lerp(stack[index], stack.mean(0), share)
 
-    values = []
-    for share in np.linspace(0, 1, points).tolist():
-        model = _rebuilt(covered, lambda _, stack, share=share: between(share, stack), index)
-        values.append(float(loss(model)))
-    return np.array(values)
+    shares = np.linspace(0, 1, points).tolist()
+    models = (_rebuilt(covered, partial(between, share), index) for share in shares)
+    return np.array([float(loss(model)) for model in models])

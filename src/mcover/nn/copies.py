@@ -59,6 +59,10 @@ class Copies:
         prepare: called with the modules of each copy, to give layers that mix their forward.
     """
 
+    net: nn.Module
+    prepare: Callable[[nn.Module], None]
+    modules: list[nn.Module]
+
     def __init__(self, net: nn.Module, covers: int, prepare: Callable[[nn.Module], None]) -> None:
         modules = [structure(net) for _ in range(covers)]
         self.__setstate__({"net": net, "prepare": prepare, "modules": modules})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import zlib
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from mcover.errors import McoverError
 from mcover.lifting import Directed, Messages, Settings
 from mcover.nn import directed, trees
 from mcover.nn.collapse import collapse, cover, diagnostics, ensemble, path_loss
+from mcover.nn.copies import Override
 from mcover.nn.files import save
 from mcover.nn.layers import draw_mixer
 from mcover.nn.meetings import Shape, Site
@@ -93,10 +95,10 @@ class Covered(nn.Module):
     def forward(self) -> Callable[..., Any]:  # type: ignore[override]
         """Runs all covers on the same inputs. Its signature is the base model's."""
 
+        @functools.wraps(Override.of(self.net))
         def forward(*args: Any, **kwargs: Any) -> Any:
             return self._runner.forward(args, kwargs, each=False)
 
-        forward.__signature__ = self._runner.signature  # type: ignore[attr-defined]
         return forward
 
     def each(self, *args: Any, **kwargs: Any) -> Any:

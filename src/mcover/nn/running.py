@@ -7,7 +7,6 @@ input, which all covers share.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from mcover.errors import McoverError, McoverWarning
 from mcover.lifting import Directed
 from mcover.nn import directed, trees
-from mcover.nn.copies import Copies, Override, structure, written_to_shared
+from mcover.nn.copies import Copies, structure, written_to_shared
 from mcover.nn.layers import sites_of
 from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
@@ -39,15 +38,20 @@ class Runner:
         bank: the routes in force of a directed lift, once they were asked for.
     """
 
+    covered: Any
+    changes_inputs: dict[bool, bool]
     copies: Copies
 
     def __init__(self, covered: Any) -> None:
-        self.covered = covered
-        self.changes_inputs: dict[bool, bool] = {}
-        self._begin()
-        self.copies = Copies(covered.net, covered.covers, self._prepare)
+        copies = Copies(covered.net, covered.covers, self._prepare)
+        self.__setstate__({"covered": covered, "changes_inputs": {}, "copies": copies})
 
-    def _begin(self) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        """What belongs to the model, and not to forwards that run now."""
+        return {name: getattr(self, name) for name in ("covered", "changes_inputs", "copies")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
         self.lock = threading.RLock()
         self.current = Pass()
         self._weights: list[int] = []  # versions of the weights that these forwards ran with:
@@ -61,19 +65,6 @@ class Runner:
         """The layers that mix, by name."""
         covered = self.covered
         return sites_of(covered.net, covered.lifted, covered.settings, self.current)
-
-    @functools.cached_property
-    def signature(self) -> inspect.Signature:
-        """Of the base model's forward."""
-        return inspect.signature(Override.of(self.covered.net))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What belongs to the model, and not to forwards that run now."""
-        return {name: getattr(self, name) for name in ("covered", "changes_inputs", "copies")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._begin()
 
     @torch.compiler.disable  # it cannot follow covers from one to the other
     def forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
