@@ -136,7 +136,8 @@ class _Return(_Routed):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, None, *gather(grads[0], *ctx.transposed, per=ctx.per)
+        index, table, inverse_table = ctx.transposed
+        return None, None, None, None, *gather(grads[0], index, table, inverse_table, ctx.per)
 
 
 # ``apply`` binds its arguments to these in every call, and works them out anew where it finds none:

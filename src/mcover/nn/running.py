@@ -95,9 +95,12 @@ class Runner:
 
     def _snapshot(self, inputs: Iterable[Tensor]) -> Callable[[], None]:
         """A function that undoes all that a forward may change."""
-        self.copies.follow()
-        modules = [structure(module) for module in self.copies.modules]
-        changed = (*inputs, *self.covered.state_stacks().values())
+        covered, copies = self.covered, self.copies
+        copies.follow()
+        modules = [structure(module) for module in copies.modules]
+        state, tables = covered.state, [module._buffers for module in covered.net.modules()]
+        buffers = [dict(table) for table in tables]
+        changed = (*inputs, *covered.state_stacks().values())
         tensors = [(tensor, tensor.detach().clone()) for tensor in changed]
         random = torch.get_rng_state()
 
@@ -105,8 +108,11 @@ class Runner:
             with torch.no_grad():
                 for tensor, before in tensors:
                     tensor.copy_(before)
+            for table, own in zip(tables, buffers, strict=True):
+                table.update(own)
+            covered.state = state
             torch.set_rng_state(random)
-            self.copies.replace(modules)
+            copies.replace(modules)
 
         return undo
 
