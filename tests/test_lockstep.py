@@ -245,6 +245,35 @@ def test_state_of_a_module_stays_in_its_cover(routing, covers):
         torch.testing.assert_close(again(x), want)
 
 
+@both
+def test_a_buffer_that_is_assigned_leaves_what_backward_saved_and_can_be_undone(routing):
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(6, 3)
+            self.register_buffer("scale", torch.ones(3))
+            self.register_buffer("last", None)
+
+        def forward(self, x):
+            y = self.inner(x.mul_(0.5)) * self.scale  # the old scale is saved for backward
+            last = 0 if self.last is None else self.last
+            self.scale = 0.9 * self.scale + 0.1 * y.detach().mean(0)
+            self.last = y.detach().sum(0)
+            return y + last
+
+    base = Remembers().double()
+    covered = lift(base, 3, RING, routing, noise=0, seed=0)
+    for step in range(2):  # the first forward is computed twice: the model changes its input
+        x = doubles(4, 6, seed=step)
+        want, got = base(x.clone()), covered(x.clone())
+        torch.testing.assert_close(got, want.expand(3, *want.shape))
+        want.square().sum().backward()
+        got.square().sum().backward()
+    torch.testing.assert_close(covered.net.inner.weight.grad[1], base.inner.weight.grad)
+    torch.testing.assert_close(covered.net.scale, base.scale.expand(3, 3))
+    assert covered.state == ("scale", "last")
+
+
 def test_a_shared_buffer_that_is_written_to_is_named():
     for name, write in (("in place", lambda b: b.add_(1)), ("assigned", lambda b: b + 1)):
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -45,19 +46,23 @@ def collapse(
             "buffers='recalibrate' runs training batches through the collapsed model; "
             "write collapse(buffers='recalibrate', loader=train_loader)."
         )
-    of_buffers = _first if buffers == "first" else _mean
-    tensors = {name: _made(method, name, stack) for name, stack in covered.stacks().items()}
-    tensors |= {name: of_buffers(stack) for name, stack in covered.state_stacks().items()}
-    net = rebuild(covered, tensors)
+    first = buffers == "first"
+
+    def value(name: str, stack: Tensor) -> Tensor:
+        if name in covered.lifted:
+            return _made(method, name, stack)
+        return stack[0] if first else _mean(stack)
+
+    net = _rebuilt(covered, value)
     if loader is not None:
         update_bn(loader, net, next(net.parameters()).device)
-    return net.eval()
+    return net
 
 
 def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
     """What a method makes of one stack, if it is a tensor of the base's shape."""
     try:
-        made = method(stack.detach())
+        made = method(stack)
     except McoverError:
         raise
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
@@ -74,9 +79,7 @@ def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
 def cover(covered: Any, index: int) -> nn.Module:
     """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
     index = checks.whole("cover", index, -covered.covers, covered.covers - 1)
-    stacks = {**covered.stacks(), **covered.state_stacks()}
-    rows = {name: stack.detach()[index] for name, stack in stacks.items()}
-    return rebuild(covered, rows, index).eval()
+    return _rebuilt(covered, lambda _, stack: stack[index], index)
 
 
 def ensemble(covered: Any, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
@@ -108,45 +111,32 @@ def _split(output: Tensor, passes: int) -> Tensor:
     return output.unflatten(1, (passes, -1)).flatten(0, 1)
 
 
-def rebuild(covered: Any, tensors: Mapping[str, Tensor], index: int = 0) -> nn.Module:
-    """The base model with these tensors in the place of the stacks; tied names stay tied.
+def _rebuilt(covered: Any, value: Callable[[str, Tensor], Tensor], index: int = 0) -> nn.Module:
+    """The base model with ``value(name, stack)`` in the place of each stack, in evaluation mode.
 
-    What the model keeps in attributes is that of cover ``index``.
+    Tied names stay tied. What the model keeps in attributes is that of cover ``index``.
     """
-    made: dict[int, Tensor] = {}
-    for name, stack in {**covered.stacks(), **covered.state_stacks()}.items():
-        value = tensors[name]
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+    made = {id(own): own for own in (*covered.net.parameters(), *covered.net.buffers())}
+    for name, stack in (covered.stacks() | covered.state_stacks()).items():
+        made[id(stack)] = one = value(name, stack.detach())
+        if one.is_floating_point() and not bool(torch.isfinite(one).all()):
             wrong = [k for k, row in enumerate(stack) if not bool(torch.isfinite(row).all())]
             raise McoverError(
                 f"{name!r} has values that are not finite"
                 + (f" (in covers {wrong})" if wrong else "")
                 + "; the training has diverged: lower the learning rate or clip gradients."
             )
-        made[id(stack)] = _like(stack, value)
-    for shared in (*covered.net.parameters(), *covered.net.buffers()):
-        if id(shared) not in made:
-            made[id(shared)] = _like(shared, shared)
-    return covered.copy_of(index, made)
-
-
-def _like(own: Tensor, value: Tensor) -> Tensor:
-    """A value of its own, and a parameter where ``own`` is one."""
-    value = value.detach().clone()
-    if not isinstance(own, nn.Parameter):
-        return value
-    return nn.Parameter(value, requires_grad=own.requires_grad)
+    copies = {key: one.detach().clone() for key, one in made.items()}
+    for own in covered.net.parameters():
+        copies[id(own)] = nn.Parameter(copies[id(own)], own.requires_grad)
+    return covered._runner.copies.apart(index, copies).eval()
 
 
 def _mean(stack: Tensor) -> Tensor:
     """The mean over covers; equal values stay what they are, to the last bit."""
     if not (stack.is_floating_point() or stack.is_complex()):
-        return _first(stack)
+        return stack[0]
     return torch.where((stack == stack[0]).all(0), stack[0], stack.mean(0))
-
-
-def _first(stack: Tensor) -> Tensor:
-    return stack[0]
 
 
 def _sign(stack: Tensor) -> Tensor:
@@ -197,14 +187,12 @@ def path_loss(
     """``loss(model)`` at evenly spaced models from a cover (first) to the mean of all (last)."""
     points = checks.whole("points", points, 2)  # the two ends of the path
     index = checks.whole("cover", cover, 0, covered.covers - 1)
-    stacks = {**covered.stacks(), **covered.state_stacks()}
-    values = []
-    for share in np.linspace(0, 1, points):
-        tensors = {}
-        for name, stack in stacks.items():
-            here = stack.detach()[index]
-            if stack.is_floating_point() or stack.is_complex():
-                here = torch.lerp(here, stack.detach().mean(0), float(share))
-            tensors[name] = here
-        values.append(float(loss(rebuild(covered, tensors, index).eval())))
-    return np.array(values)
+
+    def between(share: float, name: str, stack: Tensor) -> Tensor:
+        if not (stack.is_floating_point() or stack.is_complex()):
+            return stack[index]
+        return torch.lerp(stack[index], stack.mean(0), share)
+
+    shares = np.linspace(0, 1, points).tolist()
+    models = (_rebuilt(covered, partial(between, share), index) for share in shares)
+    return np.array([float(loss(model)) for model in models])

@@ -59,20 +59,28 @@ class Copies:
         prepare: called with the modules of each copy, to give layers that mix their forward.
     """
 
-    def __init__(
-        self, net: nn.Module, covers: int, prepare: Callable[[nn.Module], None] | None = None
-    ) -> None:
-        self.net, self.prepare = net, prepare
-        self.modules = [structure(net) for _ in range(covers)]
+    net: nn.Module
+    prepare: Callable[[nn.Module], None]
+    modules: list[nn.Module]
+
+    def __init__(self, net: nn.Module, covers: int, prepare: Callable[[nn.Module], None]) -> None:
+        modules = [structure(net) for _ in range(covers)]
+        self.__setstate__({"net": net, "prepare": prepare, "modules": modules})
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.follow()
+        modules = [structure(module, bare=True) for module in self.modules]
+        return {"net": self.net, "prepare": self.prepare, "modules": modules}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
         self._slots: list[list[tuple[Any, Any]]] | None = None
-        self._rows: Rows = {}
-        self._seen = [_attributes(module) for module in net.modules()]
+        self._seen = [_attributes(module) for module in self.net.modules()]
 
     def bind(self, rows: Rows) -> list[nn.Module]:
         """The copies, with the tensors of a forward in place."""
         self.follow()
-        self._rows = rows
-        own = [place.source() for place in self._places]
+        own = [place.table[place.key] for place in self._places]
         for index, slots in enumerate(self._slots or ()):
             for (holder, key), value in zip(slots, own, strict=True):
                 stacked = rows.get(id(value))
@@ -91,7 +99,7 @@ class Copies:
                 name = f"{prefix}.{key}".lstrip(".")
                 if stack is not None and bound is None:
                     raise written_to_shared(name)
-                owner._buffers[key] = _restacked(stack, values, name)
+                owner._buffers[key] = _restacked(values, name)
                 named.append(name)
         return named
 
@@ -101,7 +109,7 @@ class Copies:
         made = structure(self.modules[index])
         members = list(made.modules())
         for place in self._places:
-            source = place.source()
+            source = place.table[place.key]
             if source is not None:
                 holder, key = _resolved(members[place.position], place.path)
                 holder[key] = values[id(source)]
@@ -121,34 +129,25 @@ class Copies:
             for holder, key in slots:
                 holder[key] = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        self.follow()
-        self.release()
-        bound = {id(row) for rows in self._rows.values() for row in rows}
-        for module in self.modules:
-            Override.remove(module)
-            for member in module.modules():  # also where the model put them itself, as nn.LSTM does
-                for path, tensor in list(_held(vars(member))):
-                    if id(tensor) in bound:
-                        holder, key = _resolved(member, path)
-                        holder[key] = None
-        self._rows = {}
-        self._slots = None
-        return {name: getattr(self, name) for name in ("net", "prepare", "modules")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._slots, self._rows = None, {}
-        self._seen = [_attributes(module) for module in self.net.modules()]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Copies:
-        made = object.__new__(Copies)
-        memo[id(self)] = made
-        state = self.__getstate__()
-        for module in self.modules:
-            memo.update(without_graph(module))
-        made.__setstate__(copy.deepcopy(state, memo))
-        return made
+    def follow(self) -> None:
+        """Hands on what was set on the covered model's own modules since the last forward."""
+        if self._slots is None:
+            self._resolve()
+        for position, (module, seen) in enumerate(zip(self._own, self._seen, strict=True)):
+            for key, value in vars(module).items():
+                before = seen.get(key, _MISSING)
+                hooks = _are_hooks(key, before)
+                if value is before or key in _TENSORS or (hooks and value == before):
+                    continue
+                for members in self._members:
+                    own = vars(members[position])
+                    if hooks:
+                        own[key].update({k: v for k, v in value.items() if k not in before})
+                        for removed in before.keys() - value.keys():
+                            own[key].pop(removed, None)
+                    else:
+                        own[key] = value
+                seen[key] = dict(value) if hooks else value
 
     def _resolve(self) -> None:
         """Finds where tensors go in each copy, and gives layers that mix their forward."""
@@ -160,38 +159,17 @@ class Copies:
             for members in self._members
         ]
         for module in self.modules:
-            if self.prepare is not None:
-                self.prepare(module)
-
-    def follow(self) -> None:
-        """Hands on what was set on the covered model's own modules since the last forward."""
-        if self._slots is None:
-            self._resolve()
-        for position, (module, seen) in enumerate(zip(self._own, self._seen, strict=True)):
-            for key, value in vars(module).items():
-                before = seen.get(key, _MISSING)
-                if value is before or key in _TENSORS:
-                    continue
-                if _are_hooks(key, value) and isinstance(before, dict):
-                    if value.keys() == before.keys():
-                        continue
-                    for members in self._members:
-                        hooks = vars(members[position])[key]
-                        for added in value.keys() - before.keys():
-                            hooks[added] = value[added]
-                        for removed in before.keys() - value.keys():
-                            hooks.pop(removed, None)
-                    seen[key] = dict(value)
-                    continue
-                for members in self._members:
-                    vars(members[position])[key] = value
-                seen[key] = value
+            self.prepare(module)
 
 
-def structure(tree: nn.Module) -> nn.Module:
-    """A copy of a module tree that shares its tensors; attributes are its own."""
-    memo: dict[int, Any] = {id(t): t for t in (*tree.parameters(), *tree.buffers())}
-    made = copy.deepcopy(tree, memo | without_graph(tree, shared=memo))
+def structure(tree: nn.Module, *, bare: bool = False) -> nn.Module:
+    """A copy of a module tree that shares its tensors or, bare, has None in their place.
+
+    Attributes are its own.
+    """
+    tensors = (*tree.parameters(), *tree.buffers())
+    shared = {id(t): None if bare else t for t in tensors}
+    made = copy.deepcopy(tree, without_graph(tree) | shared)
     Override.remove(made)
     return made
 
@@ -215,27 +193,23 @@ def written_to_shared(name: str) -> McoverError:
 
 
 class _Place(NamedTuple):
-    """Where a tensor is held: ``vars(module)[path[0]][path[1]]…`` of the module at a position."""
+    """Where a copy holds a tensor, ``vars(module)[path[0]][path[1]]…``, and where it comes from."""
 
-    position: int
+    position: int  # of the module in the tree
     path: tuple[Any, ...]
-    owner: Any  # of the tensor's registered name
-    table: str
+    table: dict[str, Tensor | None]  # of the covered model's own module
     key: str
-
-    def source(self) -> Tensor | None:
-        value: Tensor | None = getattr(self.owner, self.table)[self.key]
-        return value
 
 
 def _places(net: nn.Module) -> Iterator[_Place]:
     """All places of registered tensors, and those where a module holds them a second time."""
-    registered: dict[int, tuple[nn.Module, str, str]] = {}
+    registered: dict[int, tuple[Any, str]] = {}
     for position, module in enumerate(net.modules()):
         for table in _TENSORS:
-            for key, value in getattr(module, table).items():
-                registered.setdefault(id(value), (module, table, key))
-                yield _Place(position, (table, key), module, table, key)
+            held = vars(module)[table]
+            for key, value in held.items():
+                registered.setdefault(id(value), (held, key))
+                yield _Place(position, (table, key), held, key)
     registered.pop(id(None), None)
     for position, module in enumerate(net.modules()):
         for path, value in _held(vars(module)):
@@ -248,11 +222,9 @@ def _held(
 ) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     """Tensors in plain attributes, and in lists and dicts of them (``nn.LSTM`` has such a list)."""
     for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
-        if not path and (key in _TENSORS or key == "_modules" or _are_hooks(str(key), value)):
-            continue
         if isinstance(value, Tensor):
             yield (*path, key), value
-        elif isinstance(value, kinds) and len(path) < 3:
+        elif isinstance(value, kinds) and key not in _TENSORS and len(path) < 3:
             yield from _held(value, (*path, key), kinds)
 
 
@@ -264,41 +236,29 @@ def _resolved(module: nn.Module, path: tuple[Any, ...]) -> tuple[Any, Any]:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    held = {key: value for key, value in vars(module).items() if key not in _TENSORS}
-    return {key: dict(v) if _are_hooks(key, v) else v for key, v in held.items()}
+    return {key: dict(v) if _are_hooks(key, v) else v for key, v in vars(module).items()}
 
 
 def _are_hooks(key: str, value: Any) -> bool:
     return key.endswith("_hooks") and isinstance(value, dict)
 
 
-def without_graph(tree: nn.Module, shared: Mapping[int, Any] | None = None) -> dict[int, Any]:
-    """For a deepcopy: tensors that it would refuse, without their graph; not those it shares."""
-    kept = [
-        tensor
-        for module in tree.modules()
-        for _, tensor in _held(vars(module), kinds=(list, dict, tuple))
-    ]
-    kept += tree.buffers()
-    own = [tensor for tensor in kept if id(tensor) not in (shared or {})]
-    return {id(tensor): tensor.detach().clone() for tensor in own if not tensor.is_leaf}
+def without_graph(tree: nn.Module) -> dict[int, Any]:
+    """For the memo of a deepcopy: tensors that it would refuse, without their graph."""
+    parameters = {id(p) for p in tree.parameters()}
+    held = [_held(vars(module), kinds=(list, dict, tuple)) for module in tree.modules()]
+    kept = [*tree.buffers(), *(tensor for tensors in held for _, tensor in tensors)]
+    own = [t for t in kept if id(t) not in parameters]
+    return {id(t): t.detach().clone() for t in own if not t.is_leaf}
 
 
-def _restacked(stack: Tensor | None, values: list[Tensor | None], name: str) -> Tensor | None:
-    """The stack with the values that the covers assigned to a buffer."""
-    given = [value.detach() for value in values if value is not None]
-    if not given:
-        return None
-    if len(given) < len(values) or len({value.shape for value in given}) > 1:
+def _restacked(values: list[Tensor | None], name: str) -> Tensor | None:
+    """What the covers assigned to a buffer, as a stack."""
+    shapes = [None if value is None else tuple(value.shape) for value in values]
+    if len(set(shapes)) > 1:
         raise McoverError(
-            f"covers left the buffer {name!r} with different shapes, "
-            f"{[None if v is None else tuple(v.shape) for v in values]}; keep such state in a "
-            "plain attribute, which each cover has for itself."
+            f"covers left the buffer {name!r} with different shapes, {shapes}; keep such state in "
+            "a plain attribute, which each cover has for itself."
         )
-    if stack is None or stack.shape[1:] != given[0].shape or stack.dtype != given[0].dtype:
-        return torch.stack(given)
-    with torch.no_grad():
-        for row, value in zip(stack, given, strict=True):
-            if value.data_ptr() != row.data_ptr():
-                row.copy_(value)
-    return stack
+    given = [value.detach() for value in values if value is not None]
+    return torch.stack(given) if given else None

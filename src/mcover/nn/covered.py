@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from mcover.errors import McoverError
 from mcover.lifting import Directed, Messages, Settings
 from mcover.nn import directed, trees
 from mcover.nn.collapse import collapse, cover, diagnostics, ensemble, path_loss
+from mcover.nn.copies import Override
 from mcover.nn.files import save
 from mcover.nn.layers import draw_mixer
 from mcover.nn.meetings import Shape, Site
@@ -93,10 +95,10 @@ class Covered(nn.Module):
     def forward(self) -> Callable[..., Any]:  # type: ignore[override]
         """Runs all covers on the same inputs. Its signature is the base model's."""
 
+        @functools.wraps(Override.of(self.net))
         def forward(*args: Any, **kwargs: Any) -> Any:
             return self._runner.forward(args, kwargs, each=False)
 
-        forward.__signature__ = self._runner.signature  # type: ignore[attr-defined]
         return forward
 
     def each(self, *args: Any, **kwargs: Any) -> Any:
@@ -109,8 +111,7 @@ class Covered(nn.Module):
             args: what the base model takes, every tensor with the covers first, (M, B, ...).
             kwargs: the same by keyword.
         """
-        otherwise = "covered(x) for inputs"
-        trees.check_covers_first((args, kwargs), self.covers, "each", otherwise)
+        trees.check_covers_first((args, kwargs), self.covers, "each", "covered(x) for inputs")
         return self._runner.forward(args, kwargs, each=True)
 
     @property
@@ -165,22 +166,27 @@ class Covered(nn.Module):
 
     def stacks(self) -> dict[str, Tensor]:
         """The lifted parameters by name, covers first."""
-        return {name: _held(self.net, name) for name in self.lifted}
+        return self._held(self.lifted)
 
     def state_stacks(self) -> dict[str, Tensor]:
         """The buffers that each cover keeps for itself, covers first."""
-        return {name: _held(self.net, name) for name in self.state}
+        return self._held(self.state)
+
+    def _held(self, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Tensors of ``net``, also those that ``torch.func.functional_call`` put in place."""
+        paths = {name: name.rpartition(".") for name in names}
+        return {n: getattr(self.net.get_submodule(at), key) for n, (at, _, key) in paths.items()}
 
     def mixers(self) -> dict[str, Tensor]:
         """Q̂ of each layer that mixes, by the layer's name: (units, blocks, M, M)."""
-        places = enumerate(self._meetings())
-        return {site.place(part): getattr(self, f"mixer_{n}") for n, (site, part, _) in places}
+        return {place: mixer for place, _, _, mixer in self.mixing()}
 
     def mixing(self) -> list[tuple[str, str, nn.Module, Tensor]]:
         """Place, part, layer and mixer, wherever covers meet."""
-        mixers = self.mixers()
-        places = [(site.place(part), part, site.name) for site, part, _ in self._meetings()]
-        return [(at, part, self.net.get_submodule(n), mixers[at]) for at, part, n in places]
+        return [
+            (site.place(part), part, self.net.get_submodule(site.name), getattr(self, f"mixer_{n}"))
+            for n, (site, part, _) in enumerate(self._meetings())
+        ]
 
     @property
     def met(self) -> dict[str, int]:
@@ -214,12 +220,11 @@ class Covered(nn.Module):
             options: of the optimizer, e.g. ``lr`` and ``weight_decay``.
         """
         stacked = {id(stack) for stack in self.stacks().values()}
-        groups: tuple[list[Tensor], list[Tensor]] = [], []
+        groups = [options | {"params": []}, options | {"params": [], "weight_decay": 0.0}]
         for value in self.parameters():
             if value.requires_grad:
-                groups[value.ndim - (id(value) in stacked) < 2].append(value)
-        decayed, spared = groups
-        return [options | {"params": decayed}, options | {"params": spared, "weight_decay": 0.0}]
+                groups[value.ndim - (id(value) in stacked) < 2]["params"].append(value)
+        return groups
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
@@ -250,10 +255,6 @@ class Covered(nn.Module):
         for grad in grads.values():
             grad.mul_(scale.min().to(grad.dtype))
         return norms
-
-    def copy_of(self, index: int, tensors: Mapping[int, Tensor]) -> nn.Module:
-        """The modules of a cover with other tensors, by the ids of those in ``net``."""
-        return self._runner.copies.apart(index, tensors)
 
     def get_extra_state(self) -> Tensor:
         """The seed, and how far the routes have been gone through: part of ``state_dict``."""
@@ -319,12 +320,8 @@ class Covered(nn.Module):
             # More than are visited before the next draw would never be looked at.
             size = min(size, how.redraw_every * how.destinations)
         bank = draw_indexed_bank(topology, self.covers, last.stop, size, root)
-        arrays = {
-            "route_index": bank.index,
-            "route_table": bank.table,
-            "route_inverse": bank.inverse_table,
-        }
-        return {name: torch.from_numpy(each).to(like.device) for name, each in arrays.items()}
+        arrays = {"index": bank.index, "table": bank.table, "inverse": bank.inverse_table}
+        return {f"route_{k}": torch.from_numpy(v).to(like.device) for k, v in arrays.items()}
 
     def _checksum(self) -> int:
         drawn = [self.route_index, self.route_table] if self.is_directed else self.mixers().values()
@@ -333,10 +330,3 @@ class Covered(nn.Module):
             exact = tensor if tensor.dtype in (torch.uint8, torch.uint16) else tensor.double()
             total = zlib.crc32(exact.cpu().numpy().tobytes(), total)
         return total
-
-
-def _held(net: nn.Module, name: str) -> Tensor:
-    """A tensor by its name, also one that ``torch.func.functional_call`` put in place."""
-    prefix, _, own = name.rpartition(".")
-    held: Tensor = getattr(net.get_submodule(prefix), own)
-    return held

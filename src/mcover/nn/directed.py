@@ -94,15 +94,23 @@ def gather(
     Shape: stack (M, *shape), index (sources,) with sources · per elements in a shape, tables
     (K, M); M tensors (*shape).
     """
-    return _Gather.apply(stack, index, table, inverse_table, per)  # type: ignore[no-untyped-call]
+    return _Gather.apply(index, table, inverse_table, per, stack)  # type: ignore[no-untyped-call]
 
 
-class _Gather(torch.autograd.Function):
-    """A stack to M tensors along the table; what returns is a stack again, along the inverse."""
+class _Routed(torch.autograd.Function):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        # Not saved for backward but kept: constants, which a reentrant checkpoint reads repeatedly.
+        index, table, inverse_table, ctx.per = inputs[:4]
+        ctx.transposed = [index, inverse_table, table]
+
+
+class _Gather(_Routed):
+    """A stack to M tensors along the table."""
 
     @staticmethod
     def forward(
-        stack: Tensor, index: Tensor, table: Tensor, inverse_table: Tensor, per: int
+        index: Tensor, table: Tensor, inverse_table: Tensor, per: int, stack: Tensor
     ) -> tuple[Tensor, ...]:
         rows = stack.contiguous().unbind()
         out = tuple([torch.empty_like(row) for row in rows])
@@ -110,21 +118,13 @@ class _Gather(torch.autograd.Function):
         return out
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        # Not saved for backward but kept: constants, which a reentrant checkpoint reads repeatedly.
-        _, *ctx.routes, ctx.per = inputs
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        index, table, inverse_table = ctx.routes
-        grad = _Return.apply(  # type: ignore[no-untyped-call]
-            index, inverse_table, table, ctx.per, *grads
-        )
-        return grad, None, None, None, None
+        to_stack = _Return.apply(*ctx.transposed, ctx.per, *grads)  # type: ignore[no-untyped-call]
+        return None, None, None, None, to_stack
 
 
-class _Return(torch.autograd.Function):
-    """M tensors to a stack: the transpose of :class:`_Gather`, if the tables are swapped."""
+class _Return(_Routed):
+    """M tensors to a stack along the table: the transpose of :class:`_Gather`, tables swapped."""
 
     @staticmethod
     def forward(
@@ -135,13 +135,9 @@ class _Return(torch.autograd.Function):
         return out
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *ctx.routes, ctx.per = inputs[:4]
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        index, table, inverse_table = ctx.routes
-        return None, None, None, None, *gather(grads[0], index, inverse_table, table, ctx.per)
+        index, table, inverse_table = ctx.transposed
+        return None, None, None, None, *gather(grads[0], index, table, inverse_table, ctx.per)
 
 
 # ``apply`` binds its arguments to these in every call, and works them out anew where it finds none:

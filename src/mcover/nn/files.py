@@ -9,7 +9,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
@@ -48,14 +48,6 @@ class Config:
     tied: tuple[tuple[str, str], ...]
 
 
-class Saved(NamedTuple):
-    """What was read: the file, its header, and tensors under all their names."""
-
-    path: Path
-    config: Config
-    tensors: dict[str, Tensor]
-
-
 def save(covered: Any, path: str | Path) -> Path:
     """Writes a file with the ending .safetensors, which :func:`mcover.nn.load` reads."""
     tensors, tied = _once(covered.state_dict())
@@ -73,8 +65,8 @@ def save(covered: Any, path: str | Path) -> Path:
     return write_atomic(_path(path), safetensors.save(tensors, header))
 
 
-def read(path: str | Path) -> Saved:
-    """What :func:`save` wrote, or an error that says what is wrong with it."""
+def read(path: str | Path) -> tuple[Path, Config, dict[str, Tensor]]:
+    """What :func:`save` wrote: the file, its header, and tensors under all their names."""
     file = _path(path)
     try:
         if not file.is_file():
@@ -87,7 +79,7 @@ def read(path: str | Path) -> Saved:
     for name, first in config.tied:
         if first not in tensors:
             raise McoverError(f"{file} has no tensor {first!r}, which {name!r} is tied to.")
-    return Saved(file, config, tensors | {name: tensors[first] for name, first in config.tied})
+    return file, config, tensors | {name: tensors[first] for name, first in config.tied}
 
 
 def _config(metadata: dict[str, str], file: Path) -> Config:

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mcover import checks
 from mcover.errors import McoverError, McoverWarning
 from mcover.lifting import Directed, Messages, Settings, routing_of
 from mcover.nn.covered import Covered
-from mcover.nn.files import Saved, read
+from mcover.nn.files import read
 from mcover.nn.layers import full_name
 from mcover.nn.stacking import (
     Select,
@@ -94,7 +92,7 @@ def lift(
     with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
         net = stacked_copy(model, settings.covers, names, state, given)
         if given is None and count > 1 and settings.spread(1.0):
-            add_noise(net, names, settings, _generator(root))
+            add_noise(net, names, settings, root)
     if freeze:
         for name, value in net.named_parameters():
             value.requires_grad_(value.requires_grad and name in names)
@@ -115,61 +113,48 @@ def load(path: str | Path, model: nn.Module) -> Covered:
     Raises:
         McoverError: the file is missing, damaged, or not of this architecture.
     """
-    saved = read(path)
+    file, config, tensors = read(path)
     check_model(model)
-    there = _buffers(model)
-    _check_names(saved, model, there)
-    settings, tensors = saved.config.settings, saved.tensors
-    kept = [name for name in saved.config.state if there[name] is not None]
-    net = stacked_copy(model, settings.covers, saved.config.lifted, kept)
-    for name in set(saved.config.state) - set(kept):  # the model gave it a value when it ran
+    covers = config.settings.covers
+    buffers = {  # also those that have no value yet
+        f"{prefix}.{key}".lstrip("."): value
+        for prefix, module in model.named_modules()
+        for key, value in module._buffers.items()
+    }
+    parameters = dict(model.named_parameters())
+    lost = sorted({*config.lifted} - parameters.keys() | {*config.state} - buffers.keys())
+    if lost:
+        raise McoverError(
+            f"{file} was saved from a {config.model} with the tensors {lost[:5]}, which this "
+            f"{full_name(type(model))} does not have; give a model of the same architecture."
+        )
+    kept = [name for name in config.state if buffers[name] is not None]
+    net = stacked_copy(model, covers, config.lifted, kept)
+    for name in set(config.state) - set(kept):  # the model gave it a value when it ran
+        value = tensors.get(f"net.{name}")
+        if value is None or value.shape[:1] != (covers,):
+            raise McoverError(f"{file} has no value of the buffer {name!r} for each cover.")
         prefix, _, key = name.rpartition(".")
-        setattr(net.get_submodule(prefix), key, tensors[f"net.{name}"].clone())
+        setattr(net.get_submodule(prefix), key, value.clone())
     for name, value in net.named_parameters():
-        value.requires_grad_(name not in saved.config.frozen)
+        value.requires_grad_(name not in config.frozen)
     # The seed is in the file, with the counters: part of the state.
-    covered = Covered(net, settings, saved.config.lifted, saved.config.state, seed_sequence(0))
+    covered = Covered(net, config.settings, config.lifted, config.state, seed_sequence(0))
     own = covered.state_dict()
     for name in sorted((own.keys() & tensors.keys()) - {"_extra_state"}):
         want, got = (f"{tuple(t.shape)} of {t.dtype}" for t in (own[name], tensors[name]))
         if want != got:
             raise McoverError(
-                f"{saved.path} does not fit at {name!r}: the model has {want}, the file {got}; "
+                f"{file} does not fit at {name!r}: the model has {want}, the file {got}; "
                 "give a model of the same architecture and dtype."
             )
     try:
         covered.load_state_dict(tensors)
     except RuntimeError as error:  # missing or unexpected names
         raise McoverError(
-            f"{saved.path} does not fit: {error}. Give a model of the same architecture and dtype."
+            f"{file} does not fit: {error}. Give a model of the same architecture and dtype."
         ) from error
     return covered
-
-
-def _check_names(saved: Saved, model: nn.Module, buffers: dict[str, Tensor | None]) -> None:
-    """Refuses files whose tensors this model does not have."""
-    config, parameters = saved.config, dict(model.named_parameters())
-    lost = sorted({*config.lifted} - parameters.keys() | {*config.state} - buffers.keys())
-    if lost:
-        raise McoverError(
-            f"{saved.path} was saved from a {config.model} with the tensors {lost[:5]}, which this "
-            f"{full_name(type(model))} does not have; give a model of the same architecture."
-        )
-    for name in config.state:
-        value = saved.tensors.get(f"net.{name}")
-        if buffers[name] is None and (
-            value is None or value.shape[:1] != (config.settings.covers,)
-        ):
-            raise McoverError(f"{saved.path} has no value of the buffer {name!r} for each cover.")
-
-
-def _buffers(model: nn.Module) -> dict[str, Tensor | None]:
-    """All buffers by name, also those that have no value yet."""
-    return {
-        f"{prefix}.{key}".lstrip("."): value
-        for prefix, module in model.named_modules()
-        for key, value in module._buffers.items()
-    }
 
 
 def _check_mixing(covered: Covered) -> None:
@@ -204,8 +189,3 @@ def _modules(covers: Any) -> list[nn.Module]:
             f"covers is {type(covers).__name__}; write how many, or a list of modules."
         )
     return list(covers)
-
-
-def _generator(root: np.random.SeedSequence) -> torch.Generator:
-    child = np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, 0))
-    return torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0] >> 1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -53,31 +52,30 @@ def cover_loss(
             "torch.nn.CrossEntropyLoss() with its parentheses."
         )
     leaves = trees.tensors(outputs)
-    if not leaves or leaves[0].ndim == 0:
+    if not leaves or leaves[0].ndim == 0 or not len(leaves[0]):
         raise McoverError("cover_loss takes what the covered model returned: covers come first.")
     covers = len(leaves[0])
     if each:
         trees.check_covers_first(target, covers, "each=True", "each=False for a target")
-        targets = [_repeated(leaves[0], own) for own in _by_cover(target, covers)]
     else:
-        targets = [_repeated(leaves[0], target)] * covers
-    first, *others = map(partial(_of_cover, loss), _by_cover(outputs, covers), targets)
-    return sum(others, start=first)
-
-
-def _of_cover(loss: Callable[[Any, Any], Any], output: Any, target: Any) -> Any:
-    """The loss of one cover; what a loss refuses is shown in the shapes that it was given."""
-    try:
-        return loss(output, target)
-    except torch.OutOfMemoryError:
-        raise
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        shapes = [[tuple(t.shape) for t in trees.tensors(tree)] for tree in (output, target)]
-        raise McoverError(
-            f"loss refuses a cover's output of shapes {shapes[0]} with a target of shapes "
-            f"{shapes[1]}: {error}. Write a loss of the base model's output, and outputs with the "
-            "covers first."
-        ) from error
+        target = _repeated(leaves[0], target)
+    losses = []
+    for cover in map(operator.itemgetter, range(covers)):
+        # One at a time: a loss may write into what it is given, but not into parts of an unbind.
+        output = trees.map_tensors(cover, outputs)
+        own = _repeated(leaves[0], trees.map_tensors(cover, target)) if each else target
+        try:
+            losses.append(loss(output, own))
+        except torch.OutOfMemoryError:
+            raise
+        except (TypeError, ValueError, IndexError, RuntimeError) as error:
+            shapes = [[tuple(t.shape) for t in trees.tensors(tree)] for tree in (output, own)]
+            raise McoverError(
+                f"loss refuses a cover's output of shapes {shapes[0]} with a target of shapes "
+                f"{shapes[1]}: {error}. Write a loss of the base model's output, and outputs with "
+                "the covers first."
+            ) from error
+    return sum(losses[1:], start=losses[0])
 
 
 def _own_loss(outputs: Any) -> Tensor:
@@ -93,12 +91,6 @@ def _own_loss(outputs: Any) -> Tensor:
             "model its labels, or write cover_loss(loss, outputs, target)."
         )
     return loss.sum() if loss.ndim == 1 else loss.mean(1).sum()
-
-
-def _by_cover(tree: Any, covers: int) -> list[Any]:
-    """The same tree for each cover."""
-    # One at a time: a loss may write into what it is given, but not into parts of an unbind.
-    return [trees.map_tensors(operator.itemgetter(cover), tree) for cover in range(covers)]
 
 
 def _repeated(output: Tensor, target: Any) -> Any:

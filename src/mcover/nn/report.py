@@ -23,9 +23,8 @@ class Row:
         name: in the base model.
         kind: the layer's class.
         treatment: "mixed" (its block messages cross), "routed" (its weights are gathered along
-            routes),
-            "copied" (one per cover, which never meets the others), "shared", or "frozen" (shared
-            and not trained).
+            routes), "copied" (one per cover, which never meets the others), "shared", or "frozen"
+            (shared and not trained).
         parameters: in the base model.
         covered: in the covered model.
         blocks: of its mixer; 0 where it does not mix.
@@ -65,27 +64,20 @@ class Report:
     facts: Facts
 
     def __str__(self) -> str:
-        header = ["module", "layer", "treatment", "blocks", "parameters", "covered"]
-        lines = [
-            [row.name or "(model)", row.kind, row.treatment, str(row.blocks or ""),
-             f"{row.parameters:,}", f"{row.covered:,}"]
-            for row in self.rows
-        ]  # fmt: skip
-        widths = [max(len(line[i]) for line in [header, *lines]) for i in range(len(header))]
-        table = [
-            "  ".join(
-                cell.ljust(width) if i < 3 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in [header, *lines]
-        ]
+        lines = [["module", "layer", "treatment", "blocks", "parameters", "covered"]]
+        for row in self.rows:
+            sizes = f"{row.parameters:,}", f"{row.covered:,}"
+            blocks = str(row.blocks or "")
+            lines.append([row.name or "(model)", row.kind, row.treatment, blocks, *sizes])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        layout = "  ".join(f"{{:{side}{n}}}" for side, n in zip("<<<>>>", widths, strict=True))
         how = "counted on the example" if self.counted else "estimated from the weights"
         return "\n".join([
             f"{self.settings.covers} covers, {self.settings.topology!r}, "
             f"routing={self.settings.routing!r}",
-            *table,
+            *(layout.format(*line) for line in lines),
             f"parameters: {self.parameters:,} in the base, {self.covered:,} covered",
-            f"extra memory: {_readable(self.extra_bytes)} for parameters, mixers and routes",
+            f"extra memory: {self.extra_bytes / 1e6:,.1f} MB for parameters, mixers and routes",
             f"cost of a step: {self.cost:.2f} times the base's multiply-adds, {how}",
             f"topology: spectral gap {self.facts.spectral_gap:.3f}, "
             f"drift {self.facts.drift:.3f}, effective width {self.facts.effective_width:.2f}",
@@ -97,51 +89,38 @@ def report(covered: Any, /, *args: Any, **kwargs: Any) -> Report:
 
     With an example of the model's inputs the cost is counted on it, otherwise estimated.
     """
-    given = bool(args or kwargs)
-    flops = _flops(covered, args, kwargs) if given else 0
+    counted, base = bool(args or kwargs), cover(covered, 0)
+    cost = _flops(covered, args, kwargs) / max(_flops(base, args, kwargs), 1) if counted else 0.0
     stacks = {id(stack) for stack in covered.stacks().values()}
     blocks = _blocks(covered)
     rows: list[Row] = []
-    every: dict[int, Tensor] = {}
-    products = 0
-    for name, module in covered.net.named_modules():
-        own = list(module.parameters(recurse=False))
-        if not own:
+    for (name, module), own in zip(covered.net.named_modules(), base.modules(), strict=True):
+        held = list(module.parameters(recurse=False))
+        if not held:
             continue
-        every |= {id(value): value for value in own}
-        here = sum(_base_size(covered, value, stacks) for value in own)
-        there = sum(value.numel() for value in own)
-        lifted = any(id(value) in stacks for value in own)
-        trained = any(value.requires_grad for value in own)
-        treatment = _treatment(covered, lifted, trained, id(module) in blocks)
-        rows.append(
-            Row(name, type(module).__name__, treatment, here, there, blocks.get(id(module), 0))
-        )
-        products += there
-    passes = covered.passes
-    base = sum(_base_size(covered, value, stacks) for value in every.values())
-    crossing = sum(m.shape[-4] * m.shape[-3] * covered.covers**2 for m in covered.mixers().values())
-    cost = passes * (products + crossing) / sum(row.parameters for row in rows)
-    if given:
-        cost = flops / max(_flops(cover(covered, 0), args, kwargs), 1)
+        if not any(id(value) in stacks for value in held):
+            treatment = "shared" if any(value.requires_grad for value in held) else "frozen"
+        elif covered.is_directed:
+            treatment = "routed"
+        else:
+            treatment = "mixed" if id(module) in blocks else "copied"
+        sizes = _size(own.parameters(recurse=False)), _size(held)
+        rows.append(Row(name, type(module).__name__, treatment, *sizes, blocks.get(id(module), 0)))
+    if not counted:
+        mixers = covered.mixers().values()
+        crossing = sum(m.shape[-4] * m.shape[-3] * covered.covers**2 for m in mixers)
+        products = sum(row.covered for row in rows) + crossing
+        cost = covered.passes * products / sum(row.parameters for row in rows)
     return Report(
         covered.settings,
         tuple(rows),
-        base,
-        sum(value.numel() for value in every.values()),
-        _bytes(_held(covered)) - _bytes(_held(cover(covered, 0))),
+        _size(base.parameters()),
+        _size(covered.parameters()),
+        _bytes(covered) - _bytes(base),
         cost,
-        given,
+        counted,
         covered.settings.topology.facts(covered.covers),
     )
-
-
-def _treatment(covered: Any, lifted: bool, trained: bool, mixes: bool) -> str:
-    if not lifted:
-        return "shared" if trained else "frozen"
-    if covered.is_directed:
-        return "routed"
-    return "mixed" if mixes else "copied"
 
 
 def _blocks(covered: Any) -> dict[int, int]:
@@ -161,19 +140,14 @@ def _blocks(covered: Any) -> dict[int, int]:
     return found
 
 
-def _held(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
-def _base_size(covered: Any, value: Tensor, stacks: set[int]) -> int:
-    return value.numel() // covered.covers if id(value) in stacks else value.numel()
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of these tensors, a tied one once."""
-    dense = [t for t in tensors if t.layout == torch.strided and t.numel()]
-    sizes: dict[int, int] = {t.data_ptr(): t.nbytes for t in dense}
-    return sum(sizes.values())
+def _bytes(model: nn.Module) -> int:
+    """Bytes of a model's tensors, a tied one once."""
+    dense = [t for t in (*model.parameters(), *model.buffers()) if t.layout == torch.strided]
+    return sum({t.data_ptr(): t.nbytes for t in dense if t.numel()}.values())
 
 
 def _flops(model: nn.Module, args: Any, kwargs: Any) -> int:
@@ -188,16 +162,3 @@ def _flops(model: nn.Module, args: Any, kwargs: Any) -> int:
     finally:
         model.train(training)
     return int(counter.get_total_flops())
-
-
-def _readable(count: float) -> str:
-    """Bytes for a person.
-
-    >>> _readable(3_500_000)
-    '3.5 MB'
-    """
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

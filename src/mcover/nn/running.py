@@ -7,10 +7,9 @@ input, which all covers share.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from mcover.errors import McoverError, McoverWarning
 from mcover.lifting import Directed
 from mcover.nn import directed, trees
-from mcover.nn.copies import Copies, Override, structure, written_to_shared
+from mcover.nn.copies import Copies, structure, written_to_shared
 from mcover.nn.layers import sites_of
 from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
@@ -39,18 +38,24 @@ class Runner:
         bank: the routes in force of a directed lift, once they were asked for.
     """
 
+    covered: Any
+    changes_inputs: dict[bool, bool]
     copies: Copies
 
     def __init__(self, covered: Any) -> None:
-        self.covered = covered
-        self.changes_inputs: dict[bool, bool] = {}
-        self._begin()
-        self.copies = Copies(covered.net, covered.covers, self._prepare)
+        copies = Copies(covered.net, covered.covers, self._prepare)
+        self.__setstate__({"covered": covered, "changes_inputs": {}, "copies": copies})
 
-    def _begin(self) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        """What belongs to the model, and not to forwards that run now."""
+        return {name: getattr(self, name) for name in ("covered", "changes_inputs", "copies")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
         self.lock = threading.RLock()
         self.current = Pass()
-        self.counted = Counted()
+        self._weights: list[int] = []  # versions of the weights that these forwards ran with:
+        self._known: dict[Any, tuple[int, int]] = {}  # their step and draw, by their inputs
         self.pending = [False]
         self.checked = False
         self.bank: NDArray[Any] | None = None
@@ -61,48 +66,55 @@ class Runner:
         covered = self.covered
         return sites_of(covered.net, covered.lifted, covered.settings, self.current)
 
-    @functools.cached_property
-    def signature(self) -> inspect.Signature:
-        """Of the base model's forward."""
-        return inspect.signature(Override.of(self.covered.net))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What belongs to the model, and not to forwards that run now."""
-        return {name: getattr(self, name) for name in ("covered", "changes_inputs", "copies")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._begin()
-
     @torch.compiler.disable  # it cannot follow covers from one to the other
     def forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
         """One forward; ``each`` where every tensor has the covers first."""
         covered = self.covered
         with self.lock:
-            step, number = self.count((args, kwargs))
+            step, number = self._count((args, kwargs))
             covered.draw(number)
             run = functools.partial(self._all, (args, kwargs), step, each)
             changes = self.changes_inputs.get(covered.training)
             if each or changes or covered.covers == 1:
                 return run(own=bool(changes) or covered.passes > 1)
             given = trees.tensors((args, kwargs))
-            before = None
-            if changes is None:
-                before = Before(given, covered.state_stacks().values(), self.copies)
+            undo = None if changes is False else self._snapshot(given)
             untouched = versions(given)
             outputs = run(own=False)
             changed = versions(given) != untouched
-            if before is not None:
-                self.changes_inputs[covered.training] = changed
-            if not changed:
-                return outputs
-            if before is None:
+            if undo is None and changed:
                 raise McoverError(
                     "the model changed its input in place, which it did not do before, and all "
                     "covers share the input; write x = x.clone() where its forward begins."
                 )
-            before.restore()
+            self.changes_inputs[covered.training] = changed
+            if undo is None or not changed:
+                return outputs
+            undo()
             return run(own=True)
+
+    def _snapshot(self, inputs: Iterable[Tensor]) -> Callable[[], None]:
+        """A function that undoes all that a forward may change."""
+        covered, copies = self.covered, self.copies
+        copies.follow()
+        modules = [structure(module) for module in copies.modules]
+        state, tables = covered.state, [module._buffers for module in covered.net.modules()]
+        buffers = [dict(table) for table in tables]
+        changed = (*inputs, *covered.state_stacks().values())
+        tensors = [(tensor, tensor.detach().clone()) for tensor in changed]
+        random = torch.get_rng_state()
+
+        def undo() -> None:
+            with torch.no_grad():
+                for tensor, before in tensors:
+                    tensor.copy_(before)
+            for table, own in zip(tables, buffers, strict=True):
+                table.update(own)
+            covered.state = state
+            torch.set_rng_state(random)
+            copies.replace(modules)
+
+        return undo
 
     def _all(self, whole: Any, step: int, each: bool, *, own: bool) -> Any:
         """All passes of a forward; ``own`` where covers may write to their inputs."""
@@ -139,7 +151,7 @@ class Runner:
             place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
             for place, mixer in covered.mixers().items()
         }
-        shared = self._shared_buffers()
+        shared = {n: b for n, b in covered.net.named_buffers() if n not in covered.state}
         untouched = versions(shared.values())
         modules = copies.bind(self.current.rows)
         calls = [
@@ -161,26 +173,31 @@ class Runner:
         self.pending = mark_until_backward(trees.tensors(result))
         return result
 
-    def _shared_buffers(self) -> dict[str, Tensor]:
-        own = set(self.covered.state)
-        named = self.covered.net.named_buffers()
-        return {name: value for name, value in named if name not in own}
-
     def turn(self, step: int) -> list[int]:
         """The streams of a forward, or its destinations: the bank is gone through in turn."""
         count = self.covered.passes
         size = len(self.covered.route_index) if self.covered.is_directed else count
         return [(step * count + k) % size for k in range(count)]
 
-    def count(self, inputs: Any) -> tuple[int, int]:
-        """Step and draw of this forward; one that is computed again gets those that it had."""
-        if not self.covered.training:
+    def _count(self, inputs: Any) -> tuple[int, int]:
+        """Step and draw of this forward; one that checkpointing computes again has those it had.
+
+        Such a forward ran under saved-tensor hooks or without gradients, and comes again with the
+        same inputs in memory before any weight has changed.
+        """
+        may_come_again = not torch.is_grad_enabled() or saved_tensor_hooks_are_active()
+        if not self.covered.training or not (may_come_again or self._known):
             return self.advance()
-        known = self.counted.find(self.covered.parameters(), inputs)
-        if known is None:
-            known = self.advance()
-            self.counted.add(known)
-        return known
+        weights = versions(self.covered.parameters())
+        if weights != self._weights:
+            self._weights, self._known = weights, {}
+        given = trees.tensors(inputs)
+        pairs = zip(given, versions(given), strict=True)
+        key = tuple((_address(tensor), tensor.shape, version) for tensor, version in pairs)
+        number = self._known.get(key) or self.advance()
+        if may_come_again:
+            self._known[key] = number
+        return number
 
     def advance(self) -> tuple[int, int]:
         """Step and draw of the next evaluation; one in training mode is counted."""
@@ -218,60 +235,6 @@ class Runner:
         for name, layer in copy.named_modules():
             if name in self.sites:
                 vars(layer)["forward"] = Mixed(layer, self.sites[name])
-
-
-class Counted:
-    """Which step a training forward was, for one that activation checkpointing computes again.
-
-    Such a forward ran under saved-tensor hooks or without gradients, and comes again with the same
-    inputs in memory before any weight has changed.
-    """
-
-    def __init__(self) -> None:
-        self._weights: list[int] = []
-        self._known: dict[Any, tuple[int, int]] = {}
-        self._new: Any = None
-
-    def find(self, weights: Iterable[Tensor], inputs: Any) -> tuple[int, int] | None:
-        """What :meth:`add` was told of this forward, if it is one that was before."""
-        self._new = None
-        may_come_again = not torch.is_grad_enabled() or saved_tensor_hooks_are_active()
-        if not may_come_again and not self._known:
-            return None
-        now = versions(weights)
-        if now != self._weights:
-            self._weights, self._known = now, {}
-        given = trees.tensors(inputs)
-        key = tuple(
-            (_address(t), t.shape, version)
-            for t, version in zip(given, versions(given), strict=True)
-        )
-        if may_come_again:
-            self._new = key
-        return self._known.get(key)
-
-    def add(self, number: tuple[int, int]) -> None:
-        """Says which step and draw the forward just looked for is."""
-        if self._new is not None:
-            self._known[self._new] = number
-
-
-class Before:
-    """All that a forward may change, as it was before."""
-
-    def __init__(self, inputs: Iterable[Tensor], state: Iterable[Tensor], copies: Copies) -> None:
-        copies.follow()
-        self._copies, self._modules = copies, [structure(module) for module in copies.modules]
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in (*inputs, *state)]
-        self._random = torch.get_rng_state()
-
-    def restore(self) -> None:
-        """Undoes a forward."""
-        with torch.no_grad():
-            for tensor, before in self._tensors:
-                tensor.copy_(before)
-        torch.set_rng_state(self._random)
-        self._copies.replace(self._modules)
 
 
 def versions(tensors: Iterable[Tensor]) -> list[int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.random import SeedSequence
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
@@ -50,8 +52,11 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
         found = {"the predicate": [name for name in everywhere if inside & {*_ancestors(name)}]}
     else:
         found = _matched("select", select, everywhere) or {"an empty list": []}
-    _refuse_lost("select", found, "parameters", _available(model))
-    chosen = {id(everywhere[name]) for names in found.values() for name in names}
+    modules = [name for name, module in model.named_modules() if name and [*module.parameters()]]
+    modules += [name for name, _ in model.named_parameters(recurse=False)]
+    more = f" and {len(modules) - 40} more" if len(modules) > 40 else ""
+    names = _chosen("select", found, "parameters", ", ".join(modules[:40]) + more)
+    chosen = {id(everywhere[name]) for name in names}
     named = {name: value for name, value in model.named_parameters() if id(value) in chosen}
     for name, value in named.items():
         if not value.is_floating_point() and not value.is_complex():
@@ -68,8 +73,7 @@ def kept_buffers(model: nn.Module, buffers: str | Sequence[str] | None) -> list[
     if buffers is None:
         return names
     found = _matched("buffers", buffers, names)
-    _refuse_lost("buffers", found, "buffer", ", ".join(names) or "none")
-    chosen = set().union(*found.values())
+    chosen = _chosen("buffers", found, "buffer", ", ".join(names) or "none")
     return [name for name in names if name in chosen]
 
 
@@ -85,14 +89,14 @@ def _matched(argument: str, given: Any, names: Iterable[str]) -> dict[str, list[
     }
 
 
-def _refuse_lost(
-    argument: str, found: Mapping[str, Sequence[str]], what: str, available: str
-) -> None:
+def _chosen(argument: str, found: dict[str, list[str]], what: str, available: str) -> set[str]:
+    """All that was found; refuses patterns that match nothing."""
     lost = [pattern for pattern, names in found.items() if not names]
     if lost:
         raise McoverError(
             f"{argument}: {', '.join(lost)} matches no {what}. Available: {available}."
         )
+    return set().union(*found.values())
 
 
 def _ancestors(name: str) -> list[str]:
@@ -105,12 +109,6 @@ def _ancestors(name: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
 
 
-def _available(model: nn.Module) -> str:
-    names = [name for name, module in model.named_modules() if name and [*module.parameters()]]
-    names += [name for name, _ in model.named_parameters(recurse=False)]
-    return ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
-
-
 def check_model(model: Any) -> None:
     """Refuses what cannot be lifted, and models that are not built yet."""
     if not isinstance(model, nn.Module):
@@ -121,12 +119,12 @@ def check_model(model: Any) -> None:
         if isinstance(value, UninitializedParameter | UninitializedBuffer):
             raise McoverError(f"{name!r} is not initialised yet; run one batch through the model.")
     for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule) and any(True for _ in module.parameters()):
+        if isinstance(module, torch.jit.ScriptModule) and [*module.parameters()]:
             raise McoverError(
                 f"{name or 'the model'!r} is a TorchScript module, whose tensors cannot be "
                 "replaced; lift the module that it was made from."
             )
-    if not any(True for _ in model.parameters()):
+    if not [*model.parameters()]:
         raise McoverError("the model has no parameters, so there is nothing to lift.")
 
 
@@ -173,16 +171,14 @@ def stacked_copy(
         "take fewer covers, or lift a part of the model with select=[...]",
     )
     tables = [_tensors(model)] * covers if given is None else [_tensors(each) for each in given]
-    memo: dict[int, Any] = without_graph(model)
+    memo = without_graph(model)
     for name, base in own.items():
         stack = torch.stack([table[name].detach().to(base) for table in tables])
         trained = isinstance(base, nn.Parameter)
         memo[id(base)] = nn.Parameter(stack, base.requires_grad) if trained else stack
     net = copy.deepcopy(model, memo)
-    for name in parameters:
-        module = net.get_submodule(name.rpartition(".")[0])
-        if not isinstance(vars(module).get("forward"), Refusal):
-            vars(module)["forward"] = Refusal(module)
+    for module in {net.get_submodule(name.rpartition(".")[0]) for name in parameters}:
+        vars(module)["forward"] = Refusal(module)
     return net
 
 
@@ -197,9 +193,11 @@ class Refusal(Override):
 
 
 def add_noise(
-    net: nn.Module, parameters: Sequence[str], settings: Settings, generator: torch.Generator
+    net: nn.Module, parameters: Sequence[str], settings: Settings, seed: SeedSequence
 ) -> None:
     """Sets covers of equal weights apart; rows of an embedding that do not train stay equal."""
+    child = SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 0))
+    generator = torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0] >> 1))
     padding: dict[int, Any] = {
         id(layer.weight): layer.padding_idx
         for layer in net.modules()
@@ -207,7 +205,8 @@ def add_noise(
     }
     loud = []
     for name in parameters:
-        stack = net.get_parameter(name).detach()
+        parameter = net.get_parameter(name)
+        stack = parameter.detach()
         own = float(stack[0].std()) if stack[0].numel() > 1 else 0.0
         spread = settings.spread(own)
         # Drawn for each tensor, whatever its spread: others do not depend on it.
@@ -215,8 +214,8 @@ def add_noise(
         if stack.is_complex():
             other = torch.randn(stack.shape, generator=generator, dtype=torch.float64)
             drawn = torch.complex(drawn, other) / 2**0.5
-        if id(net.get_parameter(name)) in padding:
-            drawn[:, padding[id(net.get_parameter(name))]] = 0
+        if id(parameter) in padding:
+            drawn[:, padding[id(parameter)]] = 0
         stack += spread * drawn.to(stack)
         if spread > LOUD * own > 0 and not isinstance(settings.noise, str):
             loud.append((name, own))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -23,16 +23,9 @@ def tensors(tree: Any) -> list[Tensor]:
     >>> [tuple(t.shape) for t in tensors({"a": torch.zeros(2), "b": [torch.zeros(3), "text"]})]
     [(2,), (3,)]
     """
-    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def leaves(tree: Any) -> Iterator[Any]:
-    """All leaves of a tree, in order."""
     if _is_container(tree):
-        for part in _parts(tree).values():
-            yield from leaves(part)
-    else:
-        yield tree
+        return [tensor for part in _parts(tree).values() for tensor in tensors(part)]
+    return [tree] if isinstance(tree, Tensor) else []
 
 
 def check_covers_first(tree: Any, covers: int, what: str, otherwise: str) -> None:
@@ -92,13 +85,11 @@ def _stack_leaves(*values: Any) -> Any:
                 "return tensors of one shape, e.g. by padding or with a mask."
             )
         return torch.stack(values)
-    if all(value is first for value in values):
+    plain = isinstance(first, int | float | str | bytes)
+    if all(value is first or (plain and value == first) for value in values):
         return first
-    if all(isinstance(value, int | float) for value in values):
-        return first if all(value == first for value in values) else torch.tensor(values)
-    if isinstance(first, str | bytes) and all(value == first for value in values):
-        return first
-    return list(values)
+    numbers = all(isinstance(value, int | float) for value in values)
+    return torch.tensor(values) if numbers else list(values)
 
 
 def _is_container(tree: Any) -> bool:
