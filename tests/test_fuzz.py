@@ -325,7 +325,11 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
         {"loss": nothing, "outputs": nothing},
     ),
     "nn.load": (nn.load, {"path": "missing.safetensors", "model": NET}, {"path": nothing}),
-    "register": (nn.register, {"kind": type("Layer", (torch.nn.Linear,), {}), "shapes": len}, {"kind": nothing}),
+    "register": (
+        nn.register,
+        {"kind": type("Layer", (torch.nn.Linear,), {}), "shapes": len},
+        {"kind": nothing},
+    ),
     "ReplicatedSGD": (
         lambda **given: optim.ReplicatedSGD(stack(), **{"lr": 0.1, "steps": 10} | given),
         {},
