@@ -117,6 +117,10 @@ def lift(**given: Any) -> Any:
     return mcover.lift(**{"model": NET, "covers": 2, "topology": RING, "seed": 0} | given)
 
 
+class Layer(torch.nn.Linear):
+    """What a user registers."""
+
+
 def stack() -> list[torch.nn.Parameter]:
     return [torch.nn.Parameter(torch.zeros(2, 3))]
 

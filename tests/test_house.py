@@ -103,3 +103,13 @@ def test_there_are_no_cycles():
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
         pytest.fail(f"cycle: {' -> '.join(error.args[1])}")
+
+
+def test_one_name_one_meaning():
+    places: dict[str, list[str]] = {}
+    for module, path in FILES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    double = {name: where for name, where in places.items() if len(where) > 1}
+    assert not double

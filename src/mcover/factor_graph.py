@@ -117,7 +117,7 @@ class FactorGraph:
         covers: int,
         wiring: Literal["asym", "sym"] = "asym",
         seed: Seed = None,
-    ) -> Lifted:
+    ) -> GraphCover:
         """The exact directed M-cover: one route for each incidence a→i and each source j.
 
         ``wiring="sym"`` (factors of at most two variables) sets ρ_{a→j,i} = ρ_{a→i,j}⁻¹, so that
@@ -140,9 +140,9 @@ class FactorGraph:
             for a, of in edges.items():
                 if len(of) == 2:
                     routes[a, *of[::-1]] = inverse(routes[a, *of])
-        return Lifted(self, covers, edges, routes)
+        return GraphCover(self, covers, edges, routes)
 
-    def lift_bank(self, bank: Bank) -> Lifted:
+    def lift_bank(self, bank: Bank) -> GraphCover:
         """The M-cover restricted to a bank's destinations, its routes shared by all factors.
 
         Each retained incidence is exact; the mean over a factor's destinations is replaced by the
@@ -171,11 +171,11 @@ class FactorGraph:
             for j in factor.variables
             if j != i
         }
-        return Lifted(self, bank.covers, kept, routes)
+        return GraphCover(self, bank.covers, kept, routes)
 
 
 @dataclass(frozen=True)
-class Lifted:
+class GraphCover:
     """A factor graph on M covers, for one realisation of the routes.
 
     Attributes:

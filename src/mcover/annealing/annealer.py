@@ -94,7 +94,7 @@ def anneal(
     for name, function in given.items():
         if function is not None and not callable(function):
             checks.instance(name, function, type(None), "a function")
-    run = _Run(problem, options, num_reads, initial_states, record, min(threads, num_reads))
+    run = _Annealing(problem, options, num_reads, initial_states, record, min(threads, num_reads))
     seeds = seed_sequence(seed).spawn(num_reads)
     if progress is not True:
         return run.all(seeds, interrupt, progress or None)
@@ -127,7 +127,7 @@ class AnnealStatus:
         return f"T {self.temperature:.3g} {moves} {done}"
 
 
-class _Run:
+class _Annealing:
     """What the threads share: the problem, and for each read a row in every array."""
 
     def __init__(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mcover.errors import McoverError
 
-Rows = Mapping[int, Sequence[Tensor]]  # the rows of each stack, by the stack's id
+StackRows = Mapping[int, Sequence[Tensor]]  # the rows of each stack, by the stack's id
 _TENSORS = ("_parameters", "_buffers")
 _MISSING = object()
 
@@ -77,7 +77,7 @@ class Copies:
         self._slots: list[list[tuple[Any, Any]]] | None = None
         self._seen = [_attributes(module) for module in self.net.modules()]
 
-    def bind(self, rows: Rows) -> list[nn.Module]:
+    def bind(self, rows: StackRows) -> list[nn.Module]:
         """The copies, with the tensors of a forward in place."""
         self.follow()
         own = [place.table[place.key] for place in self._places]
@@ -87,7 +87,7 @@ class Copies:
                 holder[key] = value if stacked is None else stacked[index]
         return self.modules
 
-    def keep_buffers(self, rows: Rows) -> list[str]:
+    def keep_buffers(self, rows: StackRows) -> list[str]:
         """Brings buffers that the model assigned into their stacks, and returns their names."""
         named = []
         for position, (prefix, owner) in enumerate(self.net.named_modules()):

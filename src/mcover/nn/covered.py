@@ -29,7 +29,7 @@ from mcover.routing import draw_indexed_bank
 from mcover.seeds import seed_sequence
 
 
-class Routes(NamedTuple):
+class NextRoutes(NamedTuple):
     """What one evaluation of a directed lift reads from where.
 
     Attributes:
@@ -143,7 +143,7 @@ class Covered(nn.Module):
             runner.bank.setflags(write=False)
         return runner.bank
 
-    def next_routes(self) -> Routes | None:
+    def next_routes(self) -> NextRoutes | None:
         """The routes of the next evaluation, for a model that is evaluated by other code.
 
         It does to the counters what a forward does: in training mode the bank is gone through in
@@ -162,7 +162,7 @@ class Covered(nn.Module):
             self.draw(number)
             if not self.is_directed:
                 return None
-            return Routes(self.routes, tuple(self._runner.turn(step)))
+            return NextRoutes(self.routes, tuple(self._runner.turn(step)))
 
     def stacks(self) -> dict[str, Tensor]:
         """The lifted parameters by name, covers first."""

@@ -18,7 +18,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 
 from mcover.errors import McoverError
 
-Rule = Callable[[Sequence[Any]], Sequence[Any]]
+MeetingRule = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Meeting(NamedTuple):
@@ -32,10 +32,10 @@ class Meeting(NamedTuple):
 
     place: str
     operands: Any
-    rule: Rule
+    rule: MeetingRule
 
 
-def meet(place: str, operands: Any, rule: Rule) -> Any:
+def meet(place: str, operands: Any, rule: MeetingRule) -> Any:
     """Waits until all covers are here, and returns this cover's part of ``rule(all operands)``."""
     cover = getcurrent()
     if not isinstance(cover, _Cover):

@@ -16,7 +16,7 @@ from mcover.topology import Facts
 
 
 @dataclass(frozen=True)
-class Row:
+class ModuleReport:
     """One module that holds parameters.
 
     Attributes:
@@ -39,7 +39,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class LiftReport:
     """What :func:`report` returns; printed, it is a table.
 
     Attributes:
@@ -55,7 +55,7 @@ class Report:
     """
 
     settings: Settings
-    rows: tuple[Row, ...]
+    rows: tuple[ModuleReport, ...]
     parameters: int
     covered: int
     extra_bytes: int
@@ -84,7 +84,7 @@ class Report:
         ])  # fmt: skip
 
 
-def report(covered: Any, /, *args: Any, **kwargs: Any) -> Report:
+def report(covered: Any, /, *args: Any, **kwargs: Any) -> LiftReport:
     """What was lifted, mixed, copied or shared, and what it costs; print it for a table.
 
     With an example of the model's inputs the cost is counted on it, otherwise estimated.
@@ -93,7 +93,7 @@ def report(covered: Any, /, *args: Any, **kwargs: Any) -> Report:
     cost = _flops(covered, args, kwargs) / max(_flops(base, args, kwargs), 1) if counted else 0.0
     stacks = {id(stack) for stack in covered.stacks().values()}
     blocks = _blocks(covered)
-    rows: list[Row] = []
+    rows: list[ModuleReport] = []
     for (name, module), own in zip(covered.net.named_modules(), base.modules(), strict=True):
         held = list(module.parameters(recurse=False))
         if not held:
@@ -105,13 +105,15 @@ def report(covered: Any, /, *args: Any, **kwargs: Any) -> Report:
         else:
             treatment = "mixed" if id(module) in blocks else "copied"
         sizes = _size(own.parameters(recurse=False)), _size(held)
-        rows.append(Row(name, type(module).__name__, treatment, *sizes, blocks.get(id(module), 0)))
+        rows.append(
+            ModuleReport(name, type(module).__name__, treatment, *sizes, blocks.get(id(module), 0))
+        )
     if not counted:
         mixers = covered.mixers().values()
         crossing = sum(m.shape[-4] * m.shape[-3] * covered.covers**2 for m in mixers)
         products = sum(row.covered for row in rows) + crossing
         cost = covered.passes * products / sum(row.parameters for row in rows)
-    return Report(
+    return LiftReport(
         covered.settings,
         tuple(rows),
         _size(base.parameters()),
