@@ -34,7 +34,7 @@ from mcover.errors import McoverError
 
 Covers = tuple[Tensor, ...]
 
-WORKSPACE = 2**21  # elements of contributions at a time, about
+WORKSPACE = 2**20  # elements of contributions at a time, about
 SAMPLES = 512  # of a linear layer at a time, at most
 
 
@@ -247,6 +247,7 @@ class _MixLinear(_Mix):
                         part = torch.bmm(error, hs[alpha][:, rows]).transpose(0, 1)
                         into = to_weight[alpha, panel]
                         into.add_(part) if rows.start else into.copy_(part)
+                del errors, error  # before those of the next panel are made
             for to_x, part in zip(to_xs, sums, strict=True):
                 if to_x is not None:
                     to_x[rows] = part.transpose(0, 1)
@@ -416,11 +417,8 @@ def _panels(units: int, contributions: int) -> list[slice]:
 
 
 def _few(out: Tensor, contributions: int) -> list[slice]:
-    """Samples of a convolution at a time; ``out`` is what one cover puts out.
-
-    Half the workspace: inputs of all covers, and what oneDNN reorders, take as much again.
-    """
-    workspace = WORKSPACE // 2 if out.device.type == "cpu" else 16 * WORKSPACE
+    """Samples of a convolution at a time; ``out`` is what one cover puts out."""
+    workspace = WORKSPACE if out.device.type == "cpu" else 32 * WORKSPACE
     return _cut(len(out), max(1, workspace // (contributions * max(1, out[:1].numel()))))
 
 
