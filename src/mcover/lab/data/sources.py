@@ -264,7 +264,7 @@ def _digits() -> Dataset:
 
 
 def _idx(name: str) -> Dataset:
-    parts: list[Images | Labels] = []
+    parts: list[NDArray[np.generic]] = []
     for file in FILES:
         array = parse_idx(content(name, file), f"{name}/{file}")
         dimensions = 3 if "images" in file else 1
@@ -273,13 +273,13 @@ def _idx(name: str) -> Dataset:
                 f"{name}/{file} has {array.ndim} dimensions; it must have {dimensions}: are images "
                 "and labels in each other's place?"
             )
-        if dimensions == 3 and array.shape[1:] != (28, 28):
+        if dimensions == 1:
+            parts.append(array.astype(np.int64))
+            continue
+        if array.shape[1:] != (28, 28):
             raise McoverError(
                 f"{name} has images of {array.shape[1]} x {array.shape[2]}; they must be 28 x 28: "
                 "put the published files there."
             )
-        images = dimensions == 3
-        parts.append(
-            array.astype(np.float32) / np.float32(255) if images else array.astype(np.int64)
-        )
+        parts.append(array.astype(np.float32) / np.float32(255))
     return Dataset(name, *parts)  # type: ignore[arg-type]

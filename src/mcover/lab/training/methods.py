@@ -126,16 +126,16 @@ def _optimizer(
 def _check_covers(model: nn.Module, method: Method) -> None:
     if not isinstance(method, options.ON_COVERS):
         return
-    name = type(method).__name__
+    name, covers = type(method).__name__, covers_of(model)
     if not is_covered(model):
         raise McoverError(
             f"{name} acts on covers, and the model is a plain {type(model).__name__}; "
             f"write mcover.lift(model, covers={method.covers}, topology=...)."
         )
-    if covers_of(model) != method.covers:
+    if covers != method.covers:
         raise McoverError(
-            f"the model has {covers_of(model)} covers, and {name} has {method.covers}; write "
-            f"{name}(covers={covers_of(model)})."
+            f"the model has {covers} covers, and {name} has {method.covers}; write "
+            f"{name}(covers={covers})."
         )
 
 

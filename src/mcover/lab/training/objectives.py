@@ -142,11 +142,9 @@ class CommitteeObjective(Objective):
         return x.flatten(1), y.to(x.dtype)
 
     def begin(self, epoch: int) -> None:
-        """β and γ of the epoch."""
         self.machine.sharpen(epoch)
 
     def gradient(self, images: Tensor, labels: Tensor, each: bool) -> Tensor:
-        """Puts fresh gradients in place, and returns the loss per cover."""
         if self._fused is None:
             return super().gradient(images, labels, each)
         machine, routes = self.machine, None
@@ -166,7 +164,6 @@ class CommitteeObjective(Objective):
         return self._paths and self._paths._replace(chosen=np.array(routes.destinations))
 
     def criterion(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean f_γ."""
         return self.machine.loss(output, target)
 
     def settle(self) -> None:
