@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mcover.lab.studies.exchange import read_csv
 
 from mcover import (
     RSA,
@@ -26,6 +25,7 @@ from mcover.lab.perceptron import (
     summarize,
 )
 from mcover.lab.studies import STUDIES, find_study
+from mcover.lab.studies.rows import read_csv
 from mcover.plain import from_plain, to_plain
 
 RESULTS = Path(__file__).parent.parent / "results"

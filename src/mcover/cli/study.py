@@ -234,7 +234,7 @@ def _cells(plan: Plan) -> Table:
     for name in ("cell", "kind", "trials", "candidates", "config"):
         table.add_column(name, justify="right" if name == "trials" else "left")
     for cell in plan.cells:
-        candidates = ", ".join(choice.label for choice in cell.choices)
+        candidates = ", ".join(cell.choices)
         config = "chosen" if cell.choices else cell.config
         table.add_row(Text(cell.label), cell.kind, str(cell.trials), Text(candidates), config)
     return table

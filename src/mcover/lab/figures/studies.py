@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcover.lab.figures.style import COLOURS, LINE, POINT
-from mcover.lab.studies.kinds import find_kind
+from mcover.lab.studies.cells import find_kind
 from mcover.lab.studies.summary import Point, Summary
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcover import progress, statistics
-from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.kinds import find_kind
+from mcover.lab.studies.cells import Cell, find_kind
 from mcover.lab.studies.rows import Row, by_key
 from mcover.lab.studies.runner import View
 from mcover.lab.studies.study import Plan

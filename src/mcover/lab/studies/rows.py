@@ -20,15 +20,15 @@ import mcover
 from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.lab.studies.cells import (
+    KINDS,
     Key,
     Plain,
     Trial,
     canonical,
     config_hash,
+    config_of,
     settings_of,
-    text_hash,
 )
-from mcover.lab.studies.kinds import KINDS
 
 _PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn", "pytorch_optimizer")
 _MOST = 1e100  # beyond, sums and squares of outcomes leave the range of floats
@@ -89,12 +89,11 @@ def make_row(
     odd = [f"{name} = {value}" for name, value in plain.items() if not abs(value) <= _MOST]
     if odd and not message:
         message = f"the outcome is not finite: {', '.join(odd)}"
-    settings = settings_of(trial)
     return Row(
-        config=config_hash(trial.kind, settings),
+        config=config_of(trial),
         seed=seed,
         kind=trial.kind,
-        settings=settings,
+        settings=settings_of(trial),
         status="failed" if message else "done",
         outcome={} if message else plain,
         message=printable(message)[:_LONGEST],
@@ -172,8 +171,7 @@ def checked(plain: dict[str, Any]) -> Row:
         raise ValueError("a text holds control characters")
     if len(plain["message"]) > _LONGEST:
         raise ValueError(f"the message has more than {_LONGEST:,} characters")
-    if text_hash(kind, written) != plain["config"]:
-        other = text_hash(kind, written)
+    if (other := config_hash(kind, settings)) != plain["config"]:
         raise ValueError(f"settings of config {plain['config']} belong to {other}")
     seed = plain["seed"]
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:

@@ -10,8 +10,7 @@ import numpy as np
 
 from mcover import statistics
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.kinds import Metric, find_kind
+from mcover.lab.studies.cells import Cell, Metric, find_kind
 from mcover.lab.studies.rows import Row
 from mcover.lab.studies.study import Plan, Rows, Scale, Study
 from mcover.lab.studies.tables import CHOSEN, NOTHING, Table, p_text, place, text
@@ -174,12 +173,12 @@ def _candidates(plan: Plan, rows: Rows) -> Table:
     name = plan.choosing.outcome
     for cell in plan.cells:
         resolved = plan.resolve(cell, rows)
-        for choice, tried in zip(cell.choices, plan.tried(cell, rows), strict=True):
+        for label, tried in plan.tried(cell, rows).items():
             if tried:
                 good = [row.outcome[name] for row in tried if name in row.outcome]
                 error = _mean(tuple(good)) if good else None
-                chosen = resolved is not None and choice.label == resolved.chosen
-                found.append((cell.label, choice.label, error, len(tried) - len(good), chosen))
+                chosen = resolved is not None and label == resolved.chosen
+                found.append((cell.label, label, error, len(tried) - len(good), chosen))
     broken = any(failed for *_, failed, _ in found)
     lines = [
         (
@@ -198,13 +197,14 @@ def _contrasts(study: Study, points: Sequence[Point]) -> Table:
     panels = _panels(points)
     for panel, some in panels.items():
         there = {(point.cell.series, point.cell.x): point.values for point in some}
-        for first, second in study.contrasts:
+        pairs = [(first, second) for first, *others in study.contrasts for second in others]
+        for first, second in pairs:
             for x in dict.fromkeys(point.cell.x for point in some):
                 ours, theirs = there.get((first, x), {}), there.get((second, x), {})
                 both = sorted(set(ours) & set(theirs))
                 if both:
-                    pairs = [ours[seed] for seed in both], [theirs[seed] for seed in both]
-                    found.append((panel, x, f"{first} − {second}", statistics.paired(*pairs)))
+                    paired = [ours[seed] for seed in both], [theirs[seed] for seed in both]
+                    found.append((panel, x, f"{first} − {second}", statistics.paired(*paired)))
     corrected = statistics.holm([test.p for *_, test in found])
     lines = [
         (
@@ -220,16 +220,16 @@ def _contrasts(study: Study, points: Sequence[Point]) -> Table:
 def _exponents(study: Study, points: Sequence[Point]) -> Table:
     """How costs grow beside the formulas: slopes of log cost against log size, one a seed."""
     lines = []
-    for (panel, series), growth in study.growth.items():
+    for (panel, series), (formula, cost) in study.growth.items():
         line = [p for p in points if (p.cell.panel, p.cell.series) == (panel, series)]
         sizes = [point.cell.x for point in line if point.cell.x is not None]
         seeds = set.intersection(*(set(point.values) for point in line)) if line else set()
         if len(sizes) < 2 or not seeds:
             continue
         slopes = [_slope(sizes, [point.values[seed] for point in line]) for seed in sorted(seeds)]
-        expected = _slope(sizes, [growth.cost(size) for size in sizes])
+        expected = _slope(sizes, [cost(size) for size in sizes])
         measured = text(statistics.mean(slopes), ".2f")
-        lines.append((panel, series, measured, growth.formula, f"{expected:.2f}", str(len(slopes))))
+        lines.append((panel, series, measured, formula, f"{expected:.2f}", str(len(slopes))))
     header = ("model", "grows with", "measured exponent [95 % interval]", "paper's formula")
     return Table("Growth", (*header, "its exponent here", "n"), tuple(lines))
 
