@@ -22,8 +22,7 @@ from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, su
 from mcover.lab.studies.cells import KINDS, TABLE_1
 from mcover.lab.studies.rows import by_key
 from mcover.lab.studies.study import SCALES
-from mcover.lab.studies.summary import Summary
-from mcover.lab.studies.tables import Table
+from mcover.lab.studies.summary import Summary, Table
 from mcover.lab.training import RepeatedTrial, Training, fit
 
 CANDIDATES = "Chosen on held-out data"

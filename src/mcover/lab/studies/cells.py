@@ -188,9 +188,10 @@ def config_of(trial: Trial) -> str:
     return config_hash(trial.kind, settings_of(trial))
 
 
-def config_hash(kind: str, settings: Plain) -> str:
-    """The same of a kind and its settings."""
-    return hashlib.sha256(f"{kind} {canonical(settings)}".encode()).hexdigest()[:_DIGITS]
+def config_hash(kind: str, settings: Plain | str) -> str:
+    """The same of a kind and its settings, which may be canonical text already."""
+    text = settings if isinstance(settings, str) else canonical(settings)
+    return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:_DIGITS]
 
 
 def canonical(settings: Plain) -> str:
