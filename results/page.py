@@ -16,9 +16,9 @@ from pathlib import Path
 import sweeps
 from jinja2 import Environment, StrictUndefined
 
-from mcover.lab.studies import Summary, find_study, summarize
+from mcover.lab.studies import find_study, summarize
 from mcover.lab.studies.rows import by_key, read_csv
-from mcover.lab.studies.tables import Table
+from mcover.lab.studies.summary import Table
 
 HERE = Path(__file__).parent
 TEMPLATE = HERE / "README.md.j2"
@@ -27,38 +27,32 @@ OTHER_FILES = {"table-1": ("perceptron-variants", "committee-errors", "mlp-error
 
 def pages() -> dict[Path, str]:
     """What each page holds."""
-    return {HERE / "README.md": _readme(), HERE / "sweeps.md": sweeps.page()}
-
-
-def _readme() -> str:
-    @cache
-    def summary(name: str) -> Summary:
-        files = OTHER_FILES.get(name, (name,))
-        rows = by_key(row for file in files for row in read_csv(HERE / f"{file}.csv"))
-        study = find_study(name)
-        return summarize(study, "paper", study.plan("paper"), rows)
-
-    def table(name: str, title: str, without: tuple[str, ...] = ()) -> str:
-        """A table of a study; lines that have one of some words in them may be left out."""
-        found = _one(summary(name).tables, title)
-        lines = tuple(
-            line
-            for line in found.lines
-            if not any(word in cell for word in without for cell in line)
-        )
-        return Table(title, found.header, lines).markdown()
-
-    @cache
-    def swept() -> list[Table]:
-        return [*sweeps.loading(), *sweeps.topology(), *sweeps.covers()]
-
+    swept = sweeps.tables()
     # Markdown, not HTML: nothing is to be escaped.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    readme = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         table=table,
-        sweep=lambda title: _one(swept(), title).markdown(),
+        sweep=lambda title: _one(swept, title).markdown(),
         amp=(HERE / "amp.md").read_text(encoding="utf-8").strip(),
     )
+    more = "\n".join(f"**{one.title}**\n\n{one.markdown()}\n" for one in swept)
+    return {HERE / "README.md": readme, HERE / "sweeps.md": more}
+
+
+def table(name: str, title: str, without: tuple[str, ...] = ()) -> str:
+    """A table of a study; lines that have one of some words in them may be left out."""
+    found = _one(tables(name), title)
+    lines = [line for line in found.lines if not any(word in str(line) for word in without)]
+    return Table(title, found.header, tuple(lines)).markdown()
+
+
+@cache
+def tables(name: str) -> tuple[Table, ...]:
+    """All tables of a study at the paper's scale."""
+    files = OTHER_FILES.get(name, (name,))
+    rows = by_key(row for file in files for row in read_csv(HERE / f"{file}.csv"))
+    study = find_study(name)
+    return summarize(study, "paper", study.plan("paper"), rows).tables
 
 
 def _one(found: Sequence[Table], title: str) -> Table:

@@ -15,8 +15,7 @@ import numpy as np
 from mcover import statistics
 from mcover.lab.studies import find_study, summarize
 from mcover.lab.studies.rows import by_key, read_csv
-from mcover.lab.studies.summary import Point
-from mcover.lab.studies.tables import Table, p_text, text
+from mcover.lab.studies.summary import Point, Table, p_text, text
 from mcover.statistics import Estimate
 
 HERE = Path(__file__).parent
@@ -257,7 +256,6 @@ def covers() -> list[Table]:
     ]
 
 
-def page() -> str:
-    """All of them, for ``sweeps.md``."""
-    tables = [*loading(), *topology(), *covers()]
-    return "\n".join(f"**{table.title}**\n\n{table.markdown()}\n" for table in tables)
+def tables() -> list[Table]:
+    """All of them, in the order of ``sweeps.md``."""
+    return [*loading(), *topology(), *covers()]

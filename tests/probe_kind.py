@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mcover import McoverError
-from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.kinds import KINDS, Kind, Metric
+from mcover.lab.studies.cells import KINDS, Cell, Kind, Metric
 
-KIND = Kind(
-    "probe_kind:Probe", (Metric("value", "value"), Metric("solved", "solved", "fraction")), "value"
-)
+KIND = Kind((Metric("value", "value"), Metric("solved", "solved", "fraction")), "value")
 
 
 def register() -> None:

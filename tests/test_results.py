@@ -8,10 +8,12 @@ import pytest
 
 from mcover import McoverError
 from mcover.lab import data
+from mcover.lab.perceptron import MessagePassingTrial, PerceptronTrial
 from mcover.lab.studies import STUDIES, find_study, summarize
-from mcover.lab.studies.cells import config_of
-from mcover.lab.studies.kinds import find_kind
+from mcover.lab.studies.catalogue.costs import CostTrial
+from mcover.lab.studies.cells import KINDS, config_of
 from mcover.lab.studies.rows import by_key, read_csv
+from mcover.lab.training import CommitteeTrial, NetworkTrial, RepeatedTrial
 from mcover.plain import from_plain
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -62,8 +64,20 @@ def test_committed_rows_are_summarized(name, rows):
     assert all(table.lines for table in summary.tables)
 
 
+CLASSES = {
+    one.kind: one
+    for one in (
+        PerceptronTrial, MessagePassingTrial, NetworkTrial, RepeatedTrial, CommitteeTrial, CostTrial
+    )
+}  # fmt: skip
+
+
+def test_every_kind_of_trial_has_its_metrics():
+    assert set(CLASSES) == set(KINDS)
+
+
 def trial_of(row):
-    return from_plain(find_kind(row.kind).load(), {"kind": row.kind} | dict(row.settings))
+    return from_plain(CLASSES[row.kind], {"kind": row.kind} | dict(row.settings))
 
 
 def test_settings_of_rows_are_those_of_trials(rows):

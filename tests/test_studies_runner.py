@@ -12,7 +12,7 @@ import probe_kind
 from interrupting import interruptible
 from mcover import McoverError
 from mcover.lab.studies import Inline, Plan, Processes, Store, run
-from mcover.lab.studies.cells import Cell, Choice
+from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.rows import by_key
 from mcover.lab.studies.runner import ATTEMPTS, TrialError, View
 from mcover.lab.studies.study import Choosing
@@ -146,11 +146,11 @@ def test_what_no_trial_can_do_without_is_said_before_any_starts(store):
 
 def choosing_cell(trials: int = 2, **more: object) -> Cell:
     shifts = {"far": 5.0, "near": 1.0, "middle": 2.0}
-    choices = tuple(
-        Choice(label, probe_kind.Probe("c", shift=shift, **(more if label == "near" else {})))
+    choices = {
+        label: probe_kind.Probe("c", shift=shift, **(more if label == "near" else {}))
         for label, shift in shifts.items()
-    )
-    return Cell(choices[0].trial, "chosen", trials=trials, choices=choices)
+    }
+    return Cell(choices["far"], "chosen", trials=trials, choices=choices)
 
 
 def test_strengths_are_chosen_with_seeds_and_settings_of_their_own(store):

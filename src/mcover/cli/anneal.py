@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.table import Table
 
 from mcover import anneal, checks, statistics, teacher_student
 from mcover.annealing import AnnealOptions, AnnealResult, Problem, Ties, load_problem
+from mcover.lab.figures.annealing import annealing_figure
+from mcover.lab.figures.style import save
 from mcover.progress import console
 
 
@@ -90,17 +92,11 @@ class Anneal:
 
     def run(self) -> None:
         problem, options = self.task.make(self.seed), self.annealing
-        name = self.output.name
-        picture, result_file = (self.output.with_name(name + end) for end in (".png", ".npz"))
+        picture, result_file = (Path(f"{self.output}{end}") for end in (".png", ".npz"))
         console.print(str(problem), markup=False)
         result = anneal(
             problem,
-            options.method,
-            schedule=options.schedule,
-            rule=options.rule,
-            energy=options.energy,
-            order=options.order,
-            stop_at_zero=options.stop_at_zero,
+            **vars(options),
             num_reads=self.reads,
             seed=[self.seed, 1],
             progress=True,
@@ -112,15 +108,10 @@ class Anneal:
         if done:
             console.print(_summary(result, problem))
         result.save(result_file)
-
-        from mcover.lab.figures.annealing import annealing_figure
-        from mcover.lab.figures.style import save
-
         title = f"{problem}, {options.method.kind}, {len(result.energy)} reads"
         save(annealing_figure(result, title), picture)
-        console.print(
-            f"picture: {picture}\nresult:  {result_file} (mcover.annealing.AnnealResult.load)"
-        )
+        console.print(f"picture: {picture}")
+        console.print(f"result:  {result_file} (mcover.annealing.AnnealResult.load)")
         if result.interrupted:
             raise KeyboardInterrupt
 
@@ -132,18 +123,18 @@ def _summary(result: AnnealResult, problem: Problem) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("figure")
     table.add_column("value [95 % interval]", justify="right")
+
+    def add(name: str, values: Any, spec: str) -> None:
+        table.add_row(name, f"{statistics.mean(values[done]):{spec}}")
+
     patterns = len(problem.patterns)
-    energy = result.energy[done] / (patterns * method.covers)
-    table.add_row("energy per cover and pattern", f"{statistics.mean(energy):.5f}")
+    add("energy per cover and pattern", result.energy / (patterns * method.covers), ".5f")
     table.add_row("solved (collapse to ±1)", f"{statistics.fraction(result.solved[done]):.3f}")
-    errors = statistics.mean(result.training_errors[done] / patterns)
-    table.add_row("training error of the collapse", f"{errors:.4f}")
+    add("training error of the collapse", result.training_errors / patterns, ".4f")
     if problem.teacher is not None:
-        overlap = statistics.mean(result.overlap[done])
-        table.add_row("teacher overlap R (mean)", f"{overlap:.4f}")
-        wrong = statistics.mean(result.generalization_error[done])
-        table.add_row("generalization error (mean)", f"{wrong:.4f}")
+        add("teacher overlap R (mean)", result.overlap, ".4f")
+        add("generalization error (mean)", result.generalization_error, ".4f")
     rate = result.proposals[done] / result.seconds[done] / 1e6
     table.add_row("million proposals per second and core", f"{statistics.mean(rate):.2f}")
-    table.add_row("seconds per read", f"{statistics.mean(result.seconds[done]):.2f}")
+    add("seconds per read", result.seconds, ".2f")
     return table

@@ -24,8 +24,6 @@ from mcover import Band, Blocks, Chain, Custom, GaussianRing, Identity, McoverEr
 from mcover.annealing import Schedule
 from mcover.topology import Topology
 
-_NAMED_TOPOLOGIES = (GaussianRing, Uniform, Identity, Band, Chain, Blocks, Torus)
-
 
 def custom_topology(matrix: Path) -> Custom:
     """A kernel of your own, from a text file.
@@ -46,12 +44,9 @@ def _subcommand(cls: Any) -> Any:
     return Annotated[cls, tyro.conf.subcommand(cls.kind, description=summary)]
 
 
-AnyTopology: Any = Union[
-    (
-        *map(_subcommand, _NAMED_TOPOLOGIES),
-        Annotated[Custom, tyro.conf.subcommand("custom", constructor=custom_topology)],
-    )
-]
+_NAMED = map(_subcommand, (GaussianRing, Uniform, Identity, Band, Chain, Blocks, Torus))
+_FROM_FILE = Annotated[Custom, tyro.conf.subcommand("custom", constructor=custom_topology)]
+_ANY_TOPOLOGY: Any = Union[(*_NAMED, _FROM_FILE)]
 
 
 def read_schedule(text: str) -> Schedule:
@@ -61,14 +56,19 @@ def read_schedule(text: str) -> Schedule:
     GeometricSchedule(start=0.4, stop=0.01, count=100, sweeps=1)
     """
     kind, *words = text.split(":")
-    kinds = {cls.kind: cls for cls in get_args(Schedule)}
-    if kind == "custom":
-        return kinds[kind](tuple(map(float, words)))
-    fields = dataclasses.fields(kinds[kind])
-    if len(words) > len(fields):
-        raise ValueError("too many numbers")
-    numbers = zip(fields, words, strict=False)
-    return kinds[kind](*(int(word) if one.type == "int" else float(word) for one, word in numbers))
+    try:
+        cls = {one.kind: one for one in get_args(Schedule)}[kind]
+        if kind == "custom":
+            return cls(tuple(map(float, words)))
+        read = [int if one.type == "int" else float for one in dataclasses.fields(cls)]
+        return cls(*(read[n](word) for n, word in enumerate(words)))
+    except McoverError:
+        raise
+    except (IndexError, KeyError, ValueError, TypeError) as error:
+        raise McoverError(
+            f"schedule is {text!r}; write linear:START:STOP:STEP, geometric:START:STOP:COUNT "
+            "or beta:START:STOP:COUNT, with :SWEEPS behind it for several at each temperature."
+        ) from error
 
 
 def spell_schedule(schedule: Schedule) -> str:
@@ -78,22 +78,10 @@ def spell_schedule(schedule: Schedule) -> str:
     return ":".join([schedule.kind, *(f"{value:g}" for value in flat)])
 
 
-def _schedule(texts: list[str]) -> Schedule:
-    try:
-        return read_schedule(texts[0])
-    except McoverError:
-        raise
-    except (KeyError, ValueError, TypeError) as error:
-        raise McoverError(
-            f"schedule is {texts[0]!r}; write linear:START:STOP:STEP, geometric:START:STOP:COUNT "
-            "or beta:START:STOP:COUNT, with :SWEEPS behind it for several at each temperature."
-        ) from error
-
-
 _SCHEDULE_WORD = PrimitiveConstructorSpec(
     nargs=1,
     metavar="KIND:START:STOP:STEP",
-    instance_from_str=_schedule,
+    instance_from_str=lambda texts: read_schedule(texts[0]),
     is_instance=lambda value: isinstance(value, get_args(Schedule)),
     str_from_instance=lambda value: [spell_schedule(value)],
 )
@@ -102,7 +90,7 @@ _SCHEDULE_WORD = PrimitiveConstructorSpec(
 def _as_choice(kind: Any) -> Any:
     """The type of a field as tyro is to see it."""
     if kind is Topology:
-        return AnyTopology
+        return _ANY_TOPOLOGY
     if kind == Schedule:
         return Annotated[kind, _SCHEDULE_WORD]
     members = get_args(kind)

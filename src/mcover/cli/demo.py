@@ -1,8 +1,9 @@
-"""``mcover demo``: the paper's perceptrons and a network on the digits, in about a minute."""
+"""``mcover topology`` and ``mcover demo``: what a topology does, and the method in a minute."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,20 +12,62 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from mcover import RSA, GaussianRing, MCover, Vanilla
+from mcover import RSA, Blocks, Custom, GaussianRing, MCover, Torus, Vanilla
 from mcover.annealing import Method
-from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
+from mcover.lab.figures.annealing import comparison_figure
+from mcover.lab.figures.style import save
+from mcover.lab.figures.topology import topology_figure
 from mcover.lab.perceptron import Outcome, PerceptronTrial, join, run_paired, summarize
 from mcover.lab.training import NetworkTrial, Training
 from mcover.progress import console, live_line
 from mcover.statistics import Estimate
+from mcover.topology import Topology
 
 METHODS: dict[str, Method] = {
     "vanilla": Vanilla(),
     "RSA": RSA(3, coupling=1.0),
     "M-cover": MCover(3, GaussianRing(3, shift=2), bank=10),
 }
+
+
+@dataclass(frozen=True)
+class ShowTopology:
+    """Print the facts of a topology and draw it: kernel, marginals, routes, spectrum."""
+
+    topology: Topology
+    """Which topology."""
+    covers: int | None = None
+    """Number of covers M; 12 unless the topology itself fixes it."""
+    seed: int = 0
+    """Seed of the routes that are drawn."""
+    output: Path = Path("out/topology.png")
+    """Picture to write (.png, .pdf or .svg)."""
+
+    def run(self) -> None:
+        covers = self.covers if self.covers is not None else _own_covers(self.topology)
+        facts = self.topology.facts(covers)
+        table = Table(title=f"{self.topology!r}, {covers} covers", title_justify="left")
+        for name in ("fact", "value", "meaning"):
+            table.add_column(name, justify="right" if name == "value" else "left")
+        table.add_row("spectral gap", f"{facts.spectral_gap:.4f}", "how fast covers mix; 0 never")
+        table.add_row("drift", f"{facts.drift:.4f}", "covers a message moves along per read")
+        table.add_row("effective width", f"{facts.effective_width:.4f}", "covers that are read")
+        console.print(table)
+        path = save(topology_figure(self.topology, covers, self.seed), self.output)
+        console.print(f"picture: {path}")
+
+
+def _own_covers(topology: Topology) -> int:
+    match topology:
+        case Torus(rows=rows, cols=cols):
+            return rows * cols
+        case Custom(values=values):
+            return len(values)
+        case Blocks(count=count):
+            return count * max(1, round(12 / count))
+        case _:
+            return 12
 
 
 @dataclass(frozen=True)
@@ -45,18 +88,20 @@ class Demo:
     def run(self) -> None:
         topology = GaussianRing(sigma=1.5, shift=2)
         ShowTopology(topology, 12, output=self.output / "topology.png").run()
+        self._anneal()
+        self._train()
 
+    def _anneal(self) -> None:
+        """The paper's perceptrons."""
+        task = f"N = {self.n}, α = {self.alpha}"
         names = ", ".join(METHODS)
-        console.print(
-            f"\n±1 perceptrons, N = {self.n}, α = {self.alpha}: {names} on the same "
-            f"{self.trials} teachers"
-        )
+        console.print(f"\n±1 perceptrons, {task}: {names} on the same {self.trials} teachers")
         trials = {
             name: PerceptronTrial(self.n, self.alpha, method=method)
             for name, method in METHODS.items()
         }
         rows: dict[str, list[Outcome]] = {name: [] for name in METHODS}
-        courses: dict[str, list[Any]] = {name: [] for name in METHODS}
+        courses = defaultdict[str, list[Any]](list)
         begin = time.perf_counter()
         with live_line() as line:
             line.wait("compiling, or loading what was compiled before")
@@ -64,9 +109,11 @@ class Demo:
                 rows[name].append(outcome)
                 courses[name].append(course)
                 done = sum(map(len, rows.values())) / (self.trials * len(METHODS))
-                solved = {name: sum(int(one["solved"]) for one in of) for name, of in rows.items()}
-                text = "  ".join(f"{name} {solved[name]}/{len(rows[name])}" for name in METHODS)
-                line(done, f"solved: {text}")
+                counts = (
+                    f"{name} {sum(int(one['solved']) for one in of)}/{len(of)}"
+                    for name, of in rows.items()
+                )
+                line(done, f"solved: {'  '.join(counts)}")
         console.print(summary_table({name: summarize(of) for name, of in rows.items()}))
         console.print(
             f"{time.perf_counter() - begin:.0f} s in all; intervals are 95 %. RSA: replicated "
@@ -74,17 +121,12 @@ class Demo:
             "one core, until a solution is found with 99 % certainty. Thin lines in the picture "
             "are single trials, thick ones their mean."
         )
-
-        from mcover.lab.figures.annealing import comparison_figure
-        from mcover.lab.figures.style import save
-
         figure = comparison_figure(
             {name: join(of) for name, of in courses.items()},
-            f"±1 perceptron, N = {self.n}, α = {self.alpha}, {self.trials} paired teachers",
-            {name: _errors(of) for name, of in rows.items()},
+            f"±1 perceptron, {task}, {self.trials} paired teachers",
+            {n: np.array([one["generalization_error"] for one in of]) for n, of in rows.items()},
         )
         console.print(f"picture: {save(figure, self.output / 'annealing.png')}")
-        self._train()
 
     def _train(self) -> None:
         """The same idea with gradients: a network on the digits."""
@@ -99,26 +141,18 @@ class Demo:
 
 def summary_table(summaries: dict[str, dict[str, Estimate]]) -> Table:
     """The comparison as a table: a line a method."""
+    columns = {
+        "generalization\nerror": ("generalization_error", ".4f"),
+        "solved": ("solved", ".2f"),
+        "TTS99,\nproposals": ("tts_proposals", ".1e"),
+        "TTS99,\ncore s": ("tts_seconds", ".1f"),
+    }
     table = Table(title="generalization error is that of the collapsed (mean) student")
-    for name in (
-        "method",
-        "generalization\nerror",
-        "solved",
-        "TTS99,\nproposals",
-        "TTS99,\ncore s",
-    ):
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
-    for name, one in summaries.items():
-        cells = (
-            f"{one['generalization_error']:.4f}",
-            f"{one['solved']:.2f}",
-            f"{one['tts_proposals']:.1e}",
-            f"{one['tts_seconds']:.1f}",
-        )
-        table.add_row(name, *(cell.replace(" [", "\n[") for cell in cells))
-    table.caption = f"n = {one['solved'].n} trials each"
+    table.add_column("method", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for method, found in summaries.items():
+        cells = (f"{found[name]:{spec}}" for name, spec in columns.values())
+        table.add_row(method, *(cell.replace(" [", "\n[") for cell in cells))
+        table.caption = f"n = {found['solved'].n} trials each"
     return table
-
-
-def _errors(outcomes: list[Outcome]) -> Any:
-    return np.array([one["generalization_error"] for one in outcomes])

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from types import NoneType, UnionType
@@ -18,10 +19,8 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from mcover import McoverError, __version__
 from mcover.cli.anneal import Anneal
 from mcover.cli.choices import choices
-from mcover.cli.demo import Demo
-from mcover.cli.report import Report
-from mcover.cli.study import StudyVerb
-from mcover.cli.topology import ShowTopology
+from mcover.cli.demo import Demo, ShowTopology
+from mcover.cli.study import Report, StudyVerb
 from mcover.cli.train import Train
 from mcover.progress import console, errors
 
@@ -32,6 +31,11 @@ Verb = (
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[StudyVerb, tyro.conf.subcommand("study")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+)
+_CONFIG = (
+    tyro.conf.OmitArgPrefixes,
+    tyro.conf.OmitSubcommandPrefixes,
+    tyro.conf.CascadeSubcommandArgs,
 )
 ABOUT = (
     "Train one model as M routed copies (the M-cover transform). "
@@ -68,18 +72,8 @@ def parse(arguments: list[str]) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(
-                Verb,
-                args=arguments,
-                prog="mcover",
-                description=ABOUT,
-                config=(
-                    tyro.conf.OmitArgPrefixes,
-                    tyro.conf.OmitSubcommandPrefixes,
-                    tyro.conf.CascadeSubcommandArgs,
-                ),
-                registry=_registry(),
-            )
+            how: Any = {"prog": "mcover", "description": ABOUT, "config": _CONFIG}
+            return tyro.cli(Verb, args=arguments, registry=_registry(), **how)
     except SystemExit as stop:
         cause: BaseException | None = stop
         while cause is not None:  # tyro wraps what a dataclass raises in messages of its own
@@ -104,16 +98,12 @@ def _registry() -> ConstructorRegistry:
         spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner, info.markers))
         if not isinstance(spec, PrimitiveConstructorSpec) or spec.nargs != 1:
             return None
-        return PrimitiveConstructorSpec(
-            nargs=1,
-            metavar=spec.metavar,
-            instance_from_str=lambda texts: (
-                None if texts[0].lower() == "none" else spec.instance_from_str(texts)
-            ),
-            is_instance=lambda value: value is None or spec.is_instance(value),
-            str_from_instance=lambda value: (
-                ["none"] if value is None else spec.str_from_instance(value)
-            ),
+        read, spell, fits = spec.instance_from_str, spec.str_from_instance, spec.is_instance
+        return replace(
+            spec,
+            instance_from_str=lambda texts: None if texts[0].lower() == "none" else read(texts),
+            is_instance=lambda value: value is None or fits(value),
+            str_from_instance=lambda value: ["none"] if value is None else spell(value),
             choices=None if spec.choices is None else (*spec.choices, "none"),
         )
 

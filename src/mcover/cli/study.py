@@ -1,4 +1,7 @@
-"""``mcover study``: run the paper's tables and figures, and carry their rows in and out."""
+"""``mcover study``: run the paper's tables and figures, and carry their rows in and out.
+
+Also ``mcover report``: all of them on one page.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import rich.table
 import tyro
-from rich.table import Table
 from rich.text import Text
 
 from mcover.checks import writable
@@ -29,26 +32,50 @@ from mcover.lab.studies import (
     summarize,
 )
 from mcover.lab.studies.live import watching
+from mcover.lab.studies.report import write_report
 from mcover.lab.studies.rows import Row, by_key, read_csv, write_csv
 from mcover.lab.studies.store import DEFAULT
 from mcover.lab.studies.study import SCALES, Rows, Scale
-from mcover.lab.studies.summary import outcome_table
-from mcover.lab.studies.tables import Table as TextTable
-from mcover.progress import announced, console, errors
+from mcover.lab.studies.summary import Table, outcome_table
+from mcover.progress import announced, console, errors, live_line
 
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    store: Path = DEFAULT
+    """File that keeps the trials; several runs may share it."""
+
+    def rows(self, needed: bool = True) -> list[Row]:
+        """All rows of the store; of a damaged one those that can be trusted, with a warning."""
+        if not needed and not self.store.exists():
+            return []
+        with Store(self.store, create=False) as store:
+            for line in store.damage:
+                errors.print(f"{self.store} is damaged: {line}", markup=False)
+            return store.rows()
+
+
 @dataclass(frozen=True)
-class List:
+class _Scaled(_Stored):
+    name: Name
+    """Name of the study."""
+    scale: Scale = "quick"
+    """How large: seconds, minutes, or the paper's size."""
+
+    def summarize(self, plan: Plan, have: Rows) -> Summary:
+        with announced(f"summarizing {self.name}"):
+            return summarize(find_study(self.name), self.scale, plan, have)
+
+
+@dataclass(frozen=True)
+class List(_Stored):
     """All studies, and how many of their trials are in the store."""
 
-    store: Path = DEFAULT
-    """File that keeps the trials."""
-
     def run(self) -> None:
-        have = by_key(read_rows(self.store, needed=False))
-        table = Table(show_edge=False)
+        have = by_key(self.rows(needed=False))
+        table = rich.table.Table(show_edge=False)
         for name in ("study", "of the paper", "title", *SCALES):
             table.add_column(name, no_wrap=name == "study")
         for study in STUDIES.values():
@@ -59,15 +86,9 @@ class List:
 
 
 @dataclass(frozen=True)
-class Show:
+class Show(_Scaled):
     """What a study computes, and what its rows say so far."""
 
-    name: Name
-    """Name of the study."""
-    scale: Scale = "quick"
-    """How large: seconds, minutes, or the paper's size."""
-    store: Path = DEFAULT
-    """File that keeps the trials."""
     figures: Path | None = None
     """Folder to draw its figure in, as PNG and PDF."""
     markdown: bool = False
@@ -80,61 +101,50 @@ class Show:
         plan = study.plan(self.scale)
         if self.figures is not None:
             writable(self.figures / f"{study.name}.png")
-        have = by_key(read_rows(self.store, needed=False))
+        have = by_key(self.rows(needed=False))
         if not self.markdown:
-            self._describe(study, plan)
+            console.print(f"{study.name}: {study.title} ({study.source})", markup=False)
+            console.print(study.about, markup=False)
+            console.print(_cells(plan))
+        others = _elsewhere(study, have)
         if not any(config in plan.configs() for config, _ in have):
             none = f"no trial of it at scale {self.scale} in {self.store} yet"
-            console.print(none + _elsewhere(study, have), markup=False)
+            console.print("; ".join(filter(None, (none, others))), markup=False)
             return
-        with announced(f"summarizing {study.name}"):
-            summary = summarize(study, self.scale, plan, have)
-        asked: Sequence[TextTable] = summary.tables
-        if self.outcome is not None:
-            asked = [outcome_table(summary, self.outcome)]
+        summary = self.summarize(plan, have)
+        asked = (
+            [outcome_table(summary, self.outcome)] if self.outcome is not None else summary.tables
+        )
         if self.markdown:
             for table in asked:
                 text = f"**{table.title}**\n\n{table.markdown()}\n"
                 console.print(text, markup=False, soft_wrap=True)
         else:
             _print(summary, asked)
-            if others := _elsewhere(study, have):
-                console.print(others.removeprefix("; "), markup=False)
+            console.print(others, markup=False)
         if self.figures is not None:
             _draw(summary, self.figures)
 
-    def _describe(self, study: Study, plan: Plan) -> None:
-        console.print(f"{study.name}: {study.title} ({study.source})", markup=False)
-        console.print(study.about, markup=False)
-        console.print(_cells(plan))
-
 
 @dataclass(frozen=True)
-class Run:
+class Run(_Scaled):
     """Run what is missing of a study; stop it with Ctrl-C at any time, and go on later."""
 
-    name: Name
-    """Name of the study."""
-    scale: Scale = "quick"
-    """How large: seconds, minutes, or the paper's size."""
     trials: int | None = None
     """Trials of each cell (default: what the study says)."""
     only: str = ""
     """Only cells with this in their name."""
     workers: int | None = None
     """Processes of one core each (default: all cores); 0 runs in this process."""
-    store: Path = DEFAULT
-    """File that keeps the trials; several runs may share it."""
     figures: Path = Path("out/figures")
     """Folder to draw the figure in, as PNG and PDF."""
     retry_failed: bool = False
     """Run failed trials again."""
 
     def run(self) -> None:
-        study = find_study(self.name)
-        plan = study.plan(self.scale, self.trials, self.only)
+        plan = find_study(self.name).plan(self.scale, self.trials, self.only)
         engine = Inline() if self.workers == 0 else Processes(self.workers)
-        writable(self.figures / f"{study.name}.png")
+        writable(self.figures / f"{self.name}.png")
         with Store(self.store) as store:
             if self.retry_failed:
                 store.forget_failed(plan.configs())
@@ -144,8 +154,7 @@ class Run:
         if ran.interrupted:
             console.print("stopped; what is finished is kept, the same command goes on")
         if have:
-            with announced(f"summarizing {study.name}"):
-                summary = summarize(study, self.scale, plan, have)
+            summary = self.summarize(plan, have)
             _print(summary, summary.tables)
             _draw(summary, self.figures)
         if ran.interrupted:
@@ -153,7 +162,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(_Stored):
     """Write the rows of a study to a CSV file, its choices of strengths included."""
 
     name: Name
@@ -162,15 +171,13 @@ class Export:
     """File to write."""
     scale: Scale | None = None
     """Only rows of this scale (default: all)."""
-    store: Path = DEFAULT
-    """File that keeps the trials."""
 
     def run(self) -> None:
         study = find_study(self.name)
         writable(self.csv)
         scales = SCALES if self.scale is None else (self.scale,)
         configs = {config for scale in scales for config in study.plan(scale).configs()}
-        rows = [row for row in read_rows(self.store) if row.config in configs]
+        rows = [row for row in self.rows() if row.config in configs]
         if not rows:
             raise McoverError(f"{self.store} has no trial of {self.name}; nothing was written.")
         count = write_csv(rows, self.csv)
@@ -178,13 +185,11 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Import:
+class Import(_Stored):
     """Read rows that 'mcover study export' wrote; what is in the store already stays."""
 
     csv: Path
     """File to read."""
-    store: Path = DEFAULT
-    """File that keeps the trials."""
 
     def run(self) -> None:
         rows = read_csv(self.csv)
@@ -193,56 +198,63 @@ class Import:
         console.print(f"{new} trials imported, {len(rows) - new} were there already", markup=False)
 
 
-Action = (
-    Annotated[List, tyro.conf.subcommand("list")]
-    | Annotated[Show, tyro.conf.subcommand("show")]
-    | Annotated[Run, tyro.conf.subcommand("run")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Import, tyro.conf.subcommand("import")]
-)
-
-
 @dataclass(frozen=True)
 class StudyVerb:
     """Tables and figures of the paper: run them, look at them, carry their rows in and out."""
 
-    action: Action
+    action: (
+        Annotated[List, tyro.conf.subcommand("list")]
+        | Annotated[Show, tyro.conf.subcommand("show")]
+        | Annotated[Run, tyro.conf.subcommand("run")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
+        | Annotated[Import, tyro.conf.subcommand("import")]
+    )
 
     def run(self) -> None:
         self.action.run()
 
 
-def read_rows(path: Path, needed: bool = True) -> list[Row]:
-    """All rows of a store; of a damaged one those that can be trusted, with a warning."""
-    if not needed and not path.exists():
-        return []
-    with Store(path, create=False) as store:
-        for line in store.damage:
-            errors.print(f"{path} is damaged: {line}", markup=False)
-        return store.rows()
+@dataclass(frozen=True)
+class Report(_Stored):
+    """Write one HTML page with all studies: tables, figures, the paper's numbers beside ours."""
+
+    output: Path = Path("out/report.html")
+    """Where to write the page."""
+    scale: Scale | None = None
+    """Show this scale only (default: the largest that is half done, study by study)."""
+
+    def run(self) -> None:
+        writable(self.output)
+        rows = self.rows()
+        if not rows:
+            text = f"{self.store} has no trials yet; 'mcover study run NAME' makes some."
+            raise McoverError(text)
+        with live_line() as line:
+            path = write_report(rows, self.output, self.scale, line)
+        console.print(f"report: {path} ({len(rows):,} trials)", markup=False)
 
 
 def _elsewhere(study: Study, have: Rows) -> str:
     """Which scales have rows."""
     counts = {scale: study.plan(scale).progress(have)[0] for scale in SCALES}
     found = ", ".join(f"--scale {scale} has {count:,}" for scale, count in counts.items() if count)
-    return f"; trials by scale: {found}" if found else ""
+    return f"trials by scale: {found}" if found else ""
 
 
-def _cells(plan: Plan) -> Table:
-    table = Table(show_edge=False)
+def _cells(plan: Plan) -> rich.table.Table:
+    table = rich.table.Table(show_edge=False)
     for name in ("cell", "kind", "trials", "candidates", "config"):
         table.add_column(name, justify="right" if name == "trials" else "left")
     for cell in plan.cells:
-        candidates = ", ".join(choice.label for choice in cell.choices)
         config = "chosen" if cell.choices else cell.config
-        table.add_row(Text(cell.label), cell.kind, str(cell.trials), Text(candidates), config)
+        candidates = Text(", ".join(cell.choices))
+        table.add_row(Text(cell.label), cell.kind, str(cell.trials), candidates, config)
     return table
 
 
-def _print(summary: Summary, asked: Sequence[TextTable]) -> None:
+def _print(summary: Summary, asked: Sequence[Table]) -> None:
     for plain in asked:
-        table = Table(title=Text(plain.title), title_justify="left", show_edge=False)
+        table = rich.table.Table(title=Text(plain.title), title_justify="left", show_edge=False)
         for number, name in enumerate(plain.header):
             table.add_column(Text(name), justify="left" if number == 0 else "right")
         for line in plain.lines:
@@ -259,7 +271,7 @@ def _print(summary: Summary, asked: Sequence[TextTable]) -> None:
 
 
 def _draw(summary: Summary, folder: Path) -> None:
-    if all(point.value is None for point in summary.points):
+    if not summary.drawn:
         return
     figure = study_figure(summary)
     for ending in ("png", "pdf"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcover.lab.figures.style import COLOURS, LINE, POINT
-from mcover.lab.studies.kinds import find_kind
+from mcover.lab.studies.cells import find_kind
 from mcover.lab.studies.summary import Point, Summary
 
 if TYPE_CHECKING:
@@ -43,26 +43,29 @@ def study_figure(summary: Summary) -> Figure:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    panels = _panels(summary)
+    panels = summary.drawn
     columns = 1 if len(panels) == 1 else 2
     lines = -(-len(panels) // columns)
     height = max(_height(summary, points) for points in panels.values())
+    n = counted([point for points in panels.values() for point in points])
+    scale = "" if summary.scale == "paper" else f", scale {summary.scale}"
     with rc_context(_FONT):
         width = COLUMN if columns == 1 else _PAGE
         figure = Figure(figsize=(width, height * lines + 0.45), layout="constrained")
-        figure.suptitle(f"{summary.study.title}\n{_trials(summary)}", wrap=True)
+        title = f"{summary.study.title}\nn = {n} trials a point{scale}; mean, 95 % interval"
+        figure.suptitle(title, wrap=True)
         grid = figure.subplots(lines, columns, squeeze=False).ravel()
-        for axes, (name, points) in zip(grid, panels.items(), strict=False):
+        used, unused = grid[: len(panels)], grid[len(panels) :]
+        for axes, (name, points) in zip(used, panels.items(), strict=True):
             _draw(axes, summary, points)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
-            if name:
-                axes.set_title(name)
-        for axes in grid[len(panels) :]:
+            axes.set_title(name)
+        for axes in unused:
             axes.set_visible(False)
-        if summary.study.picture == "lines" and len(panels) > 1:
-            top = max(axes.get_ylim()[1] for axes in grid[: len(panels)])
-            for axes in grid[: len(panels)]:
+        if summary.study.picture == "lines":
+            top = max(axes.get_ylim()[1] for axes in used)
+            for axes in used:
                 axes.set_ylim(top=top)
     return figure
 
@@ -81,12 +84,10 @@ def panel_figure(summary: Summary, points: Sequence[Point]) -> Figure:
     return figure
 
 
-def _panels(summary: Summary) -> dict[str, list[Point]]:
-    found = {
-        name: [point for point in points if point.value is not None]
-        for name, points in summary.panels.items()
-    }
-    return {name: points for name, points in found.items() if points}
+def counted(points: Sequence[Point]) -> str:
+    """How many trials a point has."""
+    counts = sorted({len(point.rows) for point in points})
+    return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
 
 
 def _height(summary: Summary, points: Sequence[Point]) -> float:
@@ -100,54 +101,41 @@ def _draw(axes: Axes, summary: Summary, points: Sequence[Point], named: bool = F
         _draw_lines(axes, summary, points, named)
 
 
-def _name(axes: Axes, point: int, x: float, y: float, **how: Any) -> None:
+def _name(axes: Axes, point: int, x: Any, y: float, **how: Any) -> None:
     """Marks what a reader can point at: unseen in print, a halo on a page."""
     how |= {"markersize": 11, "alpha": 0, "clip_on": False, "zorder": 9}
     axes.plot([x], [y], "o", gid=f"{POINT}{point}", **how)
-
-
-def _trials(summary: Summary) -> str:
-    counts = [len(point.rows) for point in summary.points if point.value is not None]
-    n = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    scale = "" if summary.scale == "paper" else f", scale {summary.scale}"
-    return f"n = {n} trials a point{scale}; mean, 95 % interval"
 
 
 def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bool) -> None:
     """Means with intervals against what is swept; published values as hollow squares."""
     growth = summary.study.picture == "growth"
     # A line has the same colour in every panel, and stands a little beside the others.
-    names = list(
-        dict.fromkeys(point.cell.series for point in (points if growth else summary.points))
-    )
+    names = dict.fromkeys(point.cell.series for point in (points if growth else summary.points))
     styles = dict(zip(names, zip(cycle(COLOURS), cycle(_MARKERS), cycle(_LINES)), strict=False))
-    by_series: dict[str, list[Point]] = {}
-    for point in points:
-        by_series.setdefault(point.cell.series, []).append(point)
-    middle_one = (len(by_series) - 1) / 2
-    for number, (series, of) in enumerate(by_series.items()):
+    there = list(dict.fromkeys(point.cell.series for point in points))
+    for number, series in enumerate(there):
         colour, marker, line = styles[series]
-        beside = 0.0 if growth else _APART * (number - middle_one)
-        x, (middle, low, high) = _curve(of)
+        beside = 0.0 if growth else _APART * (number - (len(there) - 1) / 2)
+        of = [(at, point) for at, point in enumerate(points) if point.cell.series == series]
+        x, middle, low, high = _curve([point for _, point in of])
         how: Any = {"color": colour, "marker": marker, "linestyle": line, "label": series}
         drawn = axes.errorbar(x, middle, yerr=[middle - low, high - middle], **_CURVE, **how)
         shift = _push(axes, drawn, beside)
         drawn[0].set_gid(f"{LINE}{COLOURS.index(colour)}")
-        for point in of:
-            if named and point.value is not None and point.cell.x is not None:
-                place = point.cell.x, point.value.value
-                _name(axes, points.index(point), *place, transform=shift)
-            if point.cell.published is not None and point.cell.x is not None:
-                known = point.cell.published
+        for at, point in of:
+            if named and point.value is not None:
+                _name(axes, at, point.cell.x, point.value.value, transform=shift)
+            if known := point.cell.published:
                 mark = _mark(axes, point.cell.x, known.value, colour, yerr=known.half_width)
-                _push(axes, mark, beside + _APART * len(by_series))
+                _push(axes, mark, beside + _APART * len(there))
     for where in {one.cell.published.where for one in points if one.cell.published is not None}:
         _mark(axes, np.nan, np.nan, "0.3", label=f"paper, {where}", yerr=np.nan)
-    if growth:
-        axes.set_xscale("log")
-    else:
-        axes.set_xscale("log" if summary.study.x_log else "linear")
-        _mark_swept(axes, sorted({point.cell.x for point in points if point.cell.x is not None}))
+    axes.set_xscale("log" if summary.study.x_log else "linear")
+    ticks = sorted({point.cell.x for point in points if point.cell.x is not None})
+    if not growth and len(ticks) <= 9:  # what was swept, not round numbers or powers of ten
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
     axes.set_xlabel(summary.study.x_label)
     axes.set_ylabel(_axis(points))
     if growth:
@@ -173,18 +161,10 @@ def _axis(points: Sequence[Point]) -> str:
     return find_kind(points[0].cell.kind).axis.replace("ε_g", r"$\epsilon_g$")
 
 
-def _curve(points: Sequence[Point]) -> tuple[Any, Any]:
-    ordered = sorted(points, key=lambda point: point.cell.x or 0.0)
-    x = np.array([point.cell.x for point in ordered])
-    values = [point.value for point in ordered if point.value is not None]
-    return x, np.array([(one.value, one.low, one.high) for one in values]).T
-
-
-def _mark_swept(axes: Axes, ticks: list[float]) -> None:
-    """Marks the values that were swept, not round numbers or powers of ten."""
-    if len(ticks) <= 9:
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
+def _curve(points: Sequence[Point]) -> Any:
+    """Places, means, lower and upper ends, in the order of the axis."""
+    known = [(point.cell.x, point.value) for point in points if point.value is not None]
+    return np.array(sorted((x, one.value, one.low, one.high) for x, one in known)).T
 
 
 def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
@@ -194,9 +174,7 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
         # Multiples of the golden ratio fill the strip evenly, without a random number.
         spread = 0.55 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
         axes.scatter(values, at + spread, s=5, color=colour, alpha=0.5, linewidth=0)
-        value = point.value
-        if value is None:
-            continue
+        value: Any = point.value
         span = [[value.value - value.low], [value.high - value.value]]
         axes.errorbar([value.value], [at], xerr=span, **_MEAN)
         if named:
@@ -204,15 +182,16 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
         if point.cell.published is not None:
             known = point.cell.published
             label = f"paper, {known.where}"
-            first = label not in axes.get_legend_handles_labels()[1]
-            at_paper = (known.value, at + 0.38)
-            _mark(axes, *at_paper, "0.1", label=label if first else None, xerr=known.half_width)
+            how: Any = {"label": label, "xerr": known.half_width}
+            if label in axes.get_legend_handles_labels()[1]:
+                how["label"] = None
+            _mark(axes, known.value, at + 0.38, "0.1", **how)
     axes.set_yticks(range(len(points)), [point.cell.line for point in points])
     axes.set_ylim(len(points) - 0.4, -0.6)
     axes.set_xlabel(_axis(points))
     axes.grid(axis="x", alpha=0.25, linewidth=0.5)
 
 
-def _mark(axes: Axes, x: float, y: float, colour: str, **more: Any) -> ErrorbarContainer:
+def _mark(axes: Axes, x: Any, y: float, colour: str, **more: Any) -> ErrorbarContainer:
     """A published value with its half-width, along x or y."""
     return axes.errorbar([x], [y], color=colour, **_PUBLISHED, **more)

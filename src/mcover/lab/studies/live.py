@@ -13,12 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mcover import progress, statistics
-from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.kinds import find_kind
+from mcover.lab.studies.cells import Cell, find_kind
 from mcover.lab.studies.rows import Row, by_key
 from mcover.lab.studies.runner import View
 from mcover.lab.studies.study import Plan
-from mcover.lab.studies.tables import NOTHING, text
+from mcover.lab.studies.summary import NOTHING, text
 
 _PLAIN_SECONDS = 10.0  # between lines where nobody watches a terminal
 _REFRESH_SECONDS = 0.5
@@ -29,8 +28,8 @@ _COLUMNS = 80  # of a plain line
 class Watch(View):
     """Keeps count of a run and says it in words; a terminal shows it as a table."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, live: Live | None = None) -> None:
+        self._plan, self._live = plan, live
         self._rows: dict[tuple[str, int], Row] = {}
         self._new = self._before = self._total = 0
         self._touched: dict[str, float] = {}
@@ -49,23 +48,26 @@ class Watch(View):
         self._new += 1
 
     def tick(self, running: int) -> None:
-        if time.monotonic() - self._shown > _PLAIN_SECONDS:
-            self._shown = time.monotonic()
-            last = max(self._touched, key=lambda config: self._touched[config], default=None)
-            named = [cell for cell in self._cells() if cell.config == last]
+        since = time.monotonic() - self._shown
+        if since <= (_PLAIN_SECONDS if self._live is None else _REFRESH_SECONDS):
+            return
+        self._shown = time.monotonic()
+        if self._live is not None:
+            self._live.update(self.table(running, progress.errors.height), refresh=True)
+        else:
             progress.errors.print(self.headline(running), markup=False)
-            if named:
-                value = self.estimate(named[0])
-                label = shorten(named[0].label, _COLUMNS - len(value) - 4, placeholder="…")
+            if moved := [cell for cell in self._cells() if cell.config in self._touched]:
+                last = max(moved, key=lambda cell: self._touched[cell.config])
+                value = self.estimate(last)
+                label = shorten(last.label, _COLUMNS - len(value) - 4, placeholder="…")
                 progress.errors.print(f"  {label}: {value}", markup=False)
 
     def headline(self, running: int) -> str:
         """Trials done and time left."""
         done = self._before + self._new
         failed = sum(row.status == "failed" for row in self._rows.values())
-        said = f"{done}/{self._total} trials"
-        said += f", {failed} failed" if failed else ""
-        said += f", {running} running"
+        broken = f", {failed} failed" if failed else ""
+        said = f"{done}/{self._total} trials{broken}, {running} running"
         elapsed = time.monotonic() - self._begin
         if self._new:
             left = elapsed / self._new * (self._total - done)
@@ -88,31 +90,17 @@ class Watch(View):
     def table(self, running: int, height: int) -> Group:
         """The cells that moved last, as many as fit."""
         cells = self._cells()
-        room = max(1, height - _FRAME)
-        if len(cells) > room:
-            moved = sorted(cells, key=lambda cell: -self._touched.get(cell.config, 0))
-            kept = {cell.label for cell in moved[:room]}
-            cells = [cell for cell in cells if cell.label in kept]
+        moved = sorted(cells, key=lambda cell: -self._touched.get(cell.config, 0))
+        kept = {cell.label for cell in moved[: max(1, height - _FRAME)]}
         table = Table(show_edge=False, pad_edge=False)
         table.add_column("cell", no_wrap=True, overflow="ellipsis")
         table.add_column("mean [95 % interval]", justify="right", no_wrap=True)
-        for cell in cells:
+        for cell in (cell for cell in cells if cell.label in kept):
             table.add_row(Text(cell.label), self.estimate(cell))
         return Group(Text(self.headline(running)), table)
 
     def _cells(self) -> list[Cell]:
         return [self._plan.resolve(cell, self._rows) or cell for cell in self._plan.cells]
-
-
-class _OnTerminal(Watch):
-    def __init__(self, plan: Plan, live: Live) -> None:
-        super().__init__(plan)
-        self._live = live
-
-    def tick(self, running: int) -> None:
-        if time.monotonic() - self._shown > _REFRESH_SECONDS:
-            self._live.update(self.table(running, progress.errors.height), refresh=True)
-            self._shown = time.monotonic()
 
 
 @contextmanager
@@ -122,7 +110,7 @@ def watching(plan: Plan) -> Iterator[View]:
         yield Watch(plan)
         return
     with Live(console=progress.errors, transient=True, auto_refresh=False) as live:
-        yield _OnTerminal(plan, live)
+        yield Watch(plan, live)
 
 
 def _clock(seconds: float) -> str:

@@ -6,22 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from mcover.checks import writable
 from mcover.files import write_atomic
-from mcover.lab.figures.studies import panel_figure
+from mcover.lab.figures.studies import counted, panel_figure
 from mcover.lab.figures.style import inline_svg
 from mcover.lab.studies.catalogue import STUDIES
+from mcover.lab.studies.cells import PERCEPTRON
 from mcover.lab.studies.rows import Row, by_key, origin
 from mcover.lab.studies.study import SCALES, Plan, Rows, Scale, Study
-from mcover.lab.studies.summary import Point, Summary, summarize
-from mcover.lab.studies.tables import NOTHING, Table, text
+from mcover.lab.studies.summary import NOTHING, Point, Summary, Table, summarize, text
 
 Progress = Callable[[float, str], None]
 _ENOUGH = 0.5
+_ENDINGS = ("html", "css", "js")
 _LONG = 12  # lines of a table beyond which it starts folded
 
 
@@ -43,34 +45,35 @@ def write_report(
     target = writable(path)
     have = by_key(rows)
     sections = []
+    missing = []
     for number, study in enumerate(STUDIES.values()):
         if progress is not None:
             progress(number / len(STUDIES), f"report: {study.name}")
-        plan_at = _furthest(study, have, scale)
-        if plan_at is not None:
-            summary = summarize(study, plan_at[0], plan_at[1], have)
+        if (furthest := _furthest(study, have, scale)) is None:
+            missing.append(study)
+        else:
+            summary = summarize(study, *furthest, have)
             sections.append((summary, _figures(summary)))
-    shown = {summary.study.name for summary, _ in sections}
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.from_string(_asset("page.html")).render(
-        css=Markup(_asset("page.css")),
-        js=Markup(_asset("page.js")),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        version=_versions(origin()),
-        trials=len(rows),
-        sections=sections,
-        beside=_beside([summary for summary, _ in sections]),
-        missing=[study for study in STUDIES.values() if study.name not in shown],
-        origins=_origins(rows),
-        long=_LONG,
+    assets = files(__package__).joinpath("assets")
+    html, css, js = (assets.joinpath(f"page.{end}").read_text("utf-8") for end in _ENDINGS)
+    how: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    page = (
+        Environment(autoescape=True, **how)
+        .from_string(html)
+        .render(
+            css=Markup(css),
+            js=Markup(js),
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            version=_versions(origin()),
+            trials=len(rows),
+            sections=sections,
+            beside=_beside([summary for summary, _ in sections]),
+            missing=missing,
+            origins=_origins(rows),
+            long=_LONG,
+        )
     )
     return write_atomic(target, page.encode())
-
-
-def _asset(name: str) -> str:
-    return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _furthest(study: Study, have: Rows, scale: Scale | None) -> tuple[Scale, Plan] | None:
@@ -88,52 +91,40 @@ def _furthest(study: Study, have: Rows, scale: Scale | None) -> tuple[Scale, Pla
 def _figures(summary: Summary) -> list[tuple[str, str, Markup]]:
     """Title, n and drawing of each panel that has anything to draw."""
     found = []
-    for number, (panel, cells) in enumerate(summary.panels.items()):
-        points = [point for point in cells if point.value is not None]
-        if not points:
-            continue
-        counts = [len(point.rows) for point in points]
-        few, many = min(counts), max(counts)
+    for number, (panel, points) in enumerate(summary.drawn.items()):
         title = panel or summary.study.title
         title = title[0].upper() + title[1:]
         name, tips = f"{summary.study.name}-{number}", [_tip(summary, one) for one in points]
         drawn = inline_svg(panel_figure(summary, points), name, title, tips)
-        n = f"{few}" if few == many else f"{few} to {many}"
-        found.append((title, n, Markup(drawn)))
+        found.append((title, counted(points), Markup(drawn)))
     return found
 
 
 def _tip(summary: Summary, point: Point) -> str:
     """What a point says: its line and place, value, interval and n."""
-    swept = point.cell.x is not None and summary.study.x_label
-    lines = [point.cell.series, f"{summary.study.x_label} {point.cell.x:g}" if swept else ""]
-    if point.value is not None:
-        lines.append(f"{text(point.value, point.metric.spec)}, n = {point.value.n}")
+    lines = [point.cell.series]
+    if point.x is not None and summary.study.x_label:
+        lines.append(f"{summary.study.x_label} {point.x}")
+    lines.append(f"{text(point.value, point.metric.spec)}, n = {len(point.rows)}")
     if point.cell.published is not None:
         lines.append(f"paper {point.cell.published}")
-    return "\n".join(line for line in lines if line)
+    return "\n".join(lines)
 
 
 def _beside(summaries: Sequence[Summary]) -> Table:
     """Our numbers beside the paper's, each value once."""
-    lines: dict[tuple[str, str], tuple[str, ...]] = {}
-    for summary in summaries:
-        for point in summary.points:
-            known, value = point.cell.published, point.value
-            if known is None or value is None:
-                continue
-            inside = value.low <= known.value + known.half_width
-            inside = inside and known.value - known.half_width <= value.high
-            verdict = "overlap" if inside else "apart"
-            model = {"perceptron": "perceptron"}.get(point.cell.kind, point.cell.panel)
-            lines.setdefault(
-                (model, point.cell.series),
-                (
-                    *(f"{model}: {point.cell.series}", str(known), known.where),
-                    *(text(value, point.metric.spec), str(value.n), summary.study.name),
-                    verdict if value.n > 1 else NOTHING,
-                ),
-            )
+    lines: dict[str, tuple[str, ...]] = {}
+    for summary, point in ((one, point) for one in summaries for point in one.points):
+        known, value = point.cell.published, point.value
+        if known is None or value is None:
+            continue
+        apart = max(value.low - known.value, known.value - value.high) > known.half_width
+        verdict = NOTHING if value.n == 1 else "apart" if apart else "overlap"
+        # Panels of perceptrons are named by what is swept.
+        model = PERCEPTRON if point.cell.kind == "perceptron" else point.cell.panel
+        name = f"{model}: {point.cell.series}"
+        paper, ours = (str(known), known.where), (text(value, point.metric.spec), str(value.n))
+        lines.setdefault(name, (name, *paper, *ours, summary.study.name, verdict))
     header = ("method", "paper", "where", "ours [95 % interval]", "n", "study", "intervals")
     return Table("Ours and the paper's", header, tuple(lines.values()))
 
@@ -143,10 +134,8 @@ def _origins(rows: Sequence[Row]) -> Table:
     when: dict[str, list[str]] = {}
     for row in rows:
         when.setdefault(_versions(row.origin), []).append(row.finished[:10] or NOTHING)
-    lines = tuple(
-        (versions, min(days), max(days), f"{len(days):,}")
-        for versions, days in sorted(when.items(), key=lambda one: -len(one[1]))
-    )
+    often = sorted(when.items(), key=lambda one: -len(one[1]))
+    lines = tuple((name, min(days), max(days), f"{len(days):,}") for name, days in often)
     return Table("Versions", ("versions", "first", "last", "trials"), lines)
 
 

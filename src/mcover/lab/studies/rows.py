@@ -9,6 +9,7 @@ import json
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
@@ -20,15 +21,15 @@ import mcover
 from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.lab.studies.cells import (
+    KINDS,
     Key,
     Plain,
     Trial,
     canonical,
     config_hash,
+    config_of,
     settings_of,
-    text_hash,
 )
-from mcover.lab.studies.kinds import KINDS
 
 _PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn", "pytorch_optimizer")
 _MOST = 1e100  # beyond, sums and squares of outcomes leave the range of floats
@@ -89,12 +90,11 @@ def make_row(
     odd = [f"{name} = {value}" for name, value in plain.items() if not abs(value) <= _MOST]
     if odd and not message:
         message = f"the outcome is not finite: {', '.join(odd)}"
-    settings = settings_of(trial)
     return Row(
-        config=config_hash(trial.kind, settings),
+        config=config_of(trial),
         seed=seed,
         kind=trial.kind,
-        settings=settings,
+        settings=settings_of(trial),
         status="failed" if message else "done",
         outcome={} if message else plain,
         message=printable(message)[:_LONGEST],
@@ -112,23 +112,16 @@ def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
 @cache
 def origin() -> dict[str, str]:
     """Versions of what computes here; the sources of mcover as a hash, since no git is needed."""
-    found = {"mcover": mcover.__version__, "code": _code_version()}
+    folder = Path(mcover.__file__).parent
+    code = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        code.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    found = {"mcover": mcover.__version__, "code": code.hexdigest()[:12]}
     found["python"] = platform.python_version()
     for name in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
-
-
-def _code_version() -> str:
-    folder = Path(mcover.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def printable(text: str) -> str:
@@ -159,7 +152,7 @@ def from_text(text: str) -> Row:
 
 def checked(plain: dict[str, Any]) -> Row:
     """A row from its fields, whoever wrote them; ValueError says what no row can have."""
-    kind, settings, facts = plain["kind"], plain["settings"], plain["origin"]
+    kind, settings, facts, seed = (plain[name] for name in ("kind", "settings", "origin", "seed"))
     if not isinstance(kind, str) or not _NAME.fullmatch(kind):
         raise ValueError(f"kind is {kind!r}, no name of a kind")
     if not isinstance(settings, dict) or not isinstance(facts, dict):
@@ -172,18 +165,10 @@ def checked(plain: dict[str, Any]) -> Row:
         raise ValueError("a text holds control characters")
     if len(plain["message"]) > _LONGEST:
         raise ValueError(f"the message has more than {_LONGEST:,} characters")
-    if text_hash(kind, written) != plain["config"]:
-        other = text_hash(kind, written)
+    if (other := config_hash(kind, written)) != plain["config"]:
         raise ValueError(f"settings of config {plain['config']} belong to {other}")
-    seed = plain["seed"]
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise ValueError(f"the seed is {seed!r}, not a whole number of 0 or more")
-    outcome = _checked_outcome(kind, plain)
-    seconds = _number(plain["seconds"])
-    return Row(**plain | {"outcome": outcome, "seconds": seconds})
-
-
-def _checked_outcome(kind: str, plain: dict[str, Any]) -> dict[str, float]:
     if plain["status"] not in ("done", "failed"):
         raise ValueError(f"status is {plain['status']!r}, neither done nor failed")
     if not isinstance(plain["outcome"], dict):
@@ -196,7 +181,7 @@ def _checked_outcome(kind: str, plain: dict[str, Any]) -> dict[str, float]:
         raise ValueError("a failed trial has a message and no outcome")
     if plain["status"] == "done" and (not outcome or needed - set(outcome)):
         raise ValueError(f"the trial is done without its outcome {', '.join(sorted(needed))}")
-    return outcome
+    return Row(**plain | {"outcome": outcome, "seconds": _number(plain["seconds"])})
 
 
 def _number(value: Any) -> float:
@@ -214,8 +199,8 @@ def _parsed(text: str) -> Any:
         raise ValueError("JSON is nested too deeply") from error
 
 
-_COLUMNS = ("config", "kind", "settings", "seed", "status", "seconds", "finished", "origin")
-_MESSAGE = "message"
+_COLUMNS = ["config", "kind", "settings", "seed", "status", "seconds", "finished", "origin"]
+_COLUMNS += ["message"]
 _OUTCOME = "outcome."
 _FORMULA = tuple("=+-@'\t")  # how cells begin that a spreadsheet would compute, and our mark
 
@@ -231,7 +216,7 @@ def write_csv(rows: Iterable[Row], path: str | Path) -> int:
     names = sorted({name for row in ordered for name in row.outcome})
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*_COLUMNS, _MESSAGE, *(_OUTCOME + name for name in names)])
+    writer.writerow([*_COLUMNS, *(_OUTCOME + name for name in names)])
     before: Row | None = None
     for row in ordered:
         same = before is not None and before.config == row.config
@@ -257,14 +242,12 @@ def read_csv(path: str | Path) -> list[Row]:
         try:
             header = next(lines, [])
             names = _outcome_names(header)
-            filled = [""] * len(_COLUMNS)
+            what, facts = ["", "", ""], ""
             for line in lines:
                 if len(line) != len(header):
                     raise ValueError(f"{len(line)} columns where the header has {len(header)}")
-                if line[0]:
-                    filled[:3] = line[:3]
-                filled[7] = line[7] or filled[7]
-                row = _row(line, filled, names)
+                what, facts = line[:3] if line[0] else what, line[7] or facts
+                row = _row([*what, *line[3:7], facts, *line[8:]], names)
                 known = found.setdefault(row.key, row)
                 if not known.agrees(row):
                     raise ValueError(f"the same trial twice:\n{known}\n{row}\n")
@@ -277,30 +260,26 @@ def read_csv(path: str | Path) -> list[Row]:
 
 
 def _outcome_names(header: Sequence[str]) -> list[str]:
-    fixed = [*_COLUMNS, _MESSAGE]
-    foreign = [name for name in header[len(fixed) :] if not name.startswith(_OUTCOME)]
-    if list(header[: len(fixed)]) != fixed or foreign or len(set(header)) != len(header):
+    fixed, free = header[: len(_COLUMNS)], header[len(_COLUMNS) :]
+    foreign = [name for name in free if not name.startswith(_OUTCOME)]
+    if list(fixed) != _COLUMNS or foreign or len(set(header)) != len(header):
         seen = printable(", ".join(header))[:500] or "none"
         raise ValueError(
-            f"this is not a table of trials: its columns are {seen}, not {', '.join(fixed)} and "
+            f"this is not a table of trials: its columns are {seen}, not {', '.join(_COLUMNS)} and "
             f"then {_OUTCOME}NAME"
         )
-    return [name.removeprefix(_OUTCOME) for name in header[len(fixed) :]]
+    return [name.removeprefix(_OUTCOME) for name in free]
 
 
-def _row(line: list[str], filled: list[str], names: list[str]) -> Row:
-    texts = zip(names, line[len(_COLUMNS) + 1 :], strict=True)
-    return checked(
-        {
-            "config": filled[0],
-            "kind": filled[1],
-            "settings": _parsed(filled[2] or "null"),
-            "seed": int(line[3]),
-            "status": line[4],
-            "seconds": float(line[5]),
-            "finished": line[6],
-            "origin": _parsed(filled[7] or "null"),
-            "message": line[8].removeprefix("'"),
-            "outcome": {name: float(text) for name, text in texts if text},
-        }
-    )
+def _row(line: list[str], names: list[str]) -> Row:
+    texts = dict(zip(_COLUMNS, line, strict=False))
+    outcomes = zip(names, line[len(_COLUMNS) :], strict=True)
+    read = {
+        "settings": _parsed(texts["settings"] or "null"),
+        "origin": _parsed(texts["origin"] or "null"),
+        "seed": int(texts["seed"]),
+        "seconds": float(texts["seconds"]),
+        "message": texts["message"].removeprefix("'"),
+        "outcome": {name: float(text) for name, text in outcomes if text},
+    }
+    return checked(texts | read)

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from loky import ProcessPoolExecutor
 
 from mcover.checks import cpus, whole
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Trial
+from mcover.lab.studies.cells import Key, Trial
 from mcover.lab.studies.rows import Row, by_key, make_row
 from mcover.lab.studies.store import LEASE_SECONDS, Store
 from mcover.lab.studies.study import Pending, Plan
@@ -61,8 +61,7 @@ def run_trial(trial: Trial, seed: int) -> Row:
         TrialError: with the traceback of any other error, so that it survives being sent.
     """
     begin = time.perf_counter()
-    outcome: dict[str, float] = {}
-    refusal = ""
+    outcome, refusal = dict[str, float](), ""
     try:
         outcome = trial.run(seed)
     except McoverError as error:
@@ -104,7 +103,11 @@ class Processes:
         for future in [one for one in self._busy if one.done()]:
             self._idle.append(self._busy.pop(future))
         with _undisturbed():
-            return self._start(trial, seed)
+            while self._idle:
+                with contextlib.suppress(BrokenExecutor):  # its process was killed while it waited
+                    return self._start(self._idle.pop(), trial, seed)
+            fresh = ProcessPoolExecutor(max_workers=1, initializer=_begin_worker, timeout=None)
+            return self._start(fresh, trial, seed)
 
     def shutdown(self) -> None:
         with _undisturbed():
@@ -112,23 +115,14 @@ class Processes:
                 executor.shutdown(wait=True, kill_workers=True)
         self._idle, self._busy = [], {}
 
-    def _start(self, trial: Trial, seed: int) -> Future[Row]:
-        while True:
-            fresh = not self._idle
-            executor = (
-                ProcessPoolExecutor(max_workers=1, initializer=_begin_worker, timeout=None)
-                if fresh
-                else self._idle.pop()
-            )
-            try:
-                future: Future[Row] = executor.submit(run_trial, trial, seed)
-            except BrokenExecutor:  # its process was killed while it waited
-                executor.shutdown(wait=True, kill_workers=True)
-                if fresh:
-                    raise
-                continue
-            self._busy[future] = executor
-            return future
+    def _start(self, executor: ProcessPoolExecutor, trial: Trial, seed: int) -> Future[Row]:
+        try:
+            future: Future[Row] = executor.submit(run_trial, trial, seed)
+        except BrokenExecutor:
+            executor.shutdown(wait=True, kill_workers=True)
+            raise
+        self._busy[future] = executor
+        return future
 
 
 @contextlib.contextmanager
@@ -196,19 +190,15 @@ def run(plan: Plan, store: Store, engine: Engine, view: View | None = None) -> R
     Raises:
         TrialError: a trial ended with an error other than McoverError. Those in flight are kept.
     """
-    state = _Run(store, engine, view or View())
-    rows = store.rows(plan.configs())
-    have = by_key(rows)
+    state = _Run(plan, store, engine, view or View())
     try:
-        missing = plan.missing(have)
+        missing = plan.missing(state.have)
         for cell in {cell.config: cell for cell, _ in missing}.values():
-            prepare = getattr(cell.trial, "prepare", None)
-            if prepare is not None:
-                prepare()
-        state.view.begin(rows, *plan.progress(have))
+            getattr(cell.trial, "prepare", lambda: None)()
+        state.view.begin(list(state.have.values()), *plan.progress(state.have))
         while missing:
-            have |= by_key(state.execute(missing))
-            missing = plan.missing(have)
+            state.execute(missing)
+            missing = plan.missing(state.have)
     except KeyboardInterrupt:
         state.keep_finished()
         return Ran(state.new, state.failed, interrupted=True)
@@ -220,20 +210,19 @@ def run(plan: Plan, store: Store, engine: Engine, view: View | None = None) -> R
 
 
 class _Run:
-    """What is in flight, and what has been kept so far."""
+    """What is in flight, and what is there so far."""
 
-    def __init__(self, store: Store, engine: Engine, view: View) -> None:
+    def __init__(self, plan: Plan, store: Store, engine: Engine, view: View) -> None:
         self.store, self.engine, self.view = store, engine, view
+        self.have = by_key(store.rows(plan.configs()))
         self.flying: dict[Future[Row], Pending] = {}
-        self.lost: dict[tuple[str, int], int] = {}  # how often a trial went with its process
+        self.lost: Counter[Key] = Counter()  # how often a trial went with its process
         self.new = self.failed = 0
         self._renewed = time.monotonic()
 
-    def execute(self, missing: list[Pending]) -> list[Row]:
-        """Runs trials, or waits for other runs to; returns their rows."""
+    def execute(self, missing: list[Pending]) -> None:
+        """Runs trials, or waits for other runs to."""
         queue, taken = deque(missing), deque[Pending]()
-        elsewhere: list[tuple[str, int]] = []
-        rows: list[Row] = []
         while queue or taken or self.flying:
             while queue and len(self.flying) < self.engine.workers:
                 cell, seed = queue.popleft()
@@ -242,43 +231,37 @@ class _Run:
                     self.flying[self.engine.submit(cell.trial, seed)] = cell, seed
                 elif answer == "taken":
                     taken.append((cell, seed))
-                else:
-                    elsewhere.append((cell.config, seed))
             if self.flying:
                 ended, _ = wait(self.flying, _POLL_SECONDS, FIRST_COMPLETED)
-                found, again = self.keep(ended)
-                rows += found
-                queue.extendleft(again)
+                queue.extendleft(self.keep(ended))
             elif taken:
                 time.sleep(_POLL_SECONDS)
             if not queue:  # whatever others have not finished by now may have been left behind
                 queue, taken = taken, deque()
-            self._renew()
+            if time.monotonic() - self._renewed > LEASE_SECONDS / 6:
+                self._renewed = time.monotonic()
+                self.store.renew()
             self.view.tick(len(self.flying))
-        wanted = set(elsewhere)
-        others = self.store.rows(config for config, _ in wanted)
-        others = [row for row in others if row.key in wanted]
-        for row in others:
-            self.view.add(row)
-        return rows + others
+        elsewhere = {(cell.config, seed) for cell, seed in missing} - self.have.keys()
+        for row in self.store.rows(config for config, _ in elsewhere):
+            if row.key in elsewhere:
+                self._add(row)
 
-    def keep(self, ended: set[Future[Row]]) -> tuple[list[Row], list[Pending]]:
-        """Stores what has ended; returns its rows, and trials that are to be tried again."""
-        rows: list[Row] = []
+    def keep(self, ended: set[Future[Row]]) -> list[Pending]:
+        """Stores what has ended; returns trials that are to be tried again."""
         again: list[Pending] = []
         for future in ended:
             cell, seed = self.flying.pop(future)
             error = future.exception()
             if error is None:
-                rows.append(self._put(future.result()))
+                self._put(future.result())
             elif isinstance(error, BrokenExecutor):
-                key = cell.config, seed
-                self.lost[key] = self.lost.get(key, 0) + 1
-                if self.lost[key] < ATTEMPTS:
+                self.lost[cell.config, seed] += 1
+                if self.lost[cell.config, seed] < ATTEMPTS:
                     again.append((cell, seed))
                 else:
                     message = f"its process ended {ATTEMPTS} times (out of memory?): {error}"
-                    rows.append(self._put(make_row(cell.trial, seed, {}, message, 0.0)))
+                    self._put(make_row(cell.trial, seed, {}, message, 0.0))
             else:
                 self.store.release([(cell.config, seed)])
                 wait(self.flying)
@@ -287,7 +270,7 @@ class _Run:
                     f"the trial '{cell.label}', seed {seed}, stopped with an error; all others are "
                     f"kept. Correct the cause and run the study again.\n{error}"
                 ) from error
-        return rows, again
+        return again
 
     def keep_finished(self) -> None:
         """Stores the trials in flight that gave a row by now."""
@@ -296,14 +279,12 @@ class _Run:
                 self._put(future.result())
                 del self.flying[future]
 
-    def _put(self, row: Row) -> Row:
+    def _put(self, row: Row) -> None:
         if self.store.put([row]):
             self.new += 1
             self.failed += row.status == "failed"
-        self.view.add(row)
-        return row
+        self._add(row)
 
-    def _renew(self) -> None:
-        if time.monotonic() - self._renewed > LEASE_SECONDS / 6:
-            self._renewed = time.monotonic()
-            self.store.renew()
+    def _add(self, row: Row) -> None:
+        self.have[row.key] = row
+        self.view.add(row)

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import psutil
@@ -65,19 +64,16 @@ class Store:
         self._parsed: dict[str, Row] = {}  # by digest: rows do not change
         with self._explained("opened"):
             if create:
-                _sweep(self.path)
-            if not os.path.lexists(self.path):
-                if not create:
-                    raise McoverError(
-                        f"there is no store {self.path}; 'mcover study run NAME' makes one, or "
-                        "write --store FILE."
-                    )
                 _create(self.path)
+            elif not os.path.lexists(self.path):
+                raise McoverError(
+                    f"there is no store {self.path}; 'mcover study run NAME' makes one, or write "
+                    "--store FILE."
+                )
             _check_header(self.path)
             self._file = _identity(self.path)
             self._connection = _connect(self.path, create)
         try:
-            self._connection.text_factory = _decoded
             self.damage = self._inspect()
         except BaseException:
             self._connection.close()
@@ -86,12 +82,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -107,12 +98,7 @@ class Store:
     def put(self, rows: Iterable[Row], *, strict: bool = False) -> int:
         """Keeps rows, all or none; those that are there already stay as they are.
 
-        Args:
-            rows: what to keep.
-            strict: refuse rows that contradict those that are there.
-
-        Returns:
-            How many were new.
+        Returns how many were new. ``strict`` refuses rows that contradict those that are there.
         """
         new = 0
         given = by_key(rows)
@@ -126,9 +112,11 @@ class Store:
                 there = write.execute(f"SELECT row FROM trials {_WHERE}", row.key).fetchone()
                 if there is None:
                     new += 1
-                    values = (*row.key, text, _digest(*row.key, text))
-                    write.execute("INSERT INTO trials VALUES (?, ?, ?, ?)", values)
-                    self._count(values[-1])
+                    digest = _digest(*row.key, text)
+                    write.execute(
+                        "INSERT INTO trials VALUES (?, ?, ?, ?)", (*row.key, text, digest)
+                    )
+                    self._count(digest)
                 elif strict and not from_text(there[0]).agrees(row):
                     raise McoverError(
                         f"{self.path} has another outcome of a trial:\n{from_text(there[0])}\n{row}"
@@ -139,12 +127,9 @@ class Store:
 
     def rows(self, configs: Iterable[str] | None = None) -> list[Row]:
         """All rows that can be trusted, or those of some configs, by config and seed."""
-        wanted = None if configs is None else set(configs)
-        return [
-            row
-            for row in self._read()
-            if isinstance(row, Row) and (wanted is None or row.config in wanted)
-        ]
+        found = [row for row in self._read() if isinstance(row, Row)]
+        wanted = {row.config for row in found} if configs is None else set(configs)
+        return [row for row in found if row.config in wanted]
 
     def forget_failed(self, configs: Iterable[str]) -> int:
         """Removes failed rows, so that they run again; returns how many."""
@@ -161,15 +146,11 @@ class Store:
         with self._writing() as write:
             if write.execute(f"SELECT 1 FROM trials {_WHERE}", key).fetchone():
                 return "done"
-            held = write.execute(
-                f"SELECT owner, host, pid, until FROM claims {_WHERE}", key
-            ).fetchone()
-            if held is not None and held[0] != self._owner and self._is_held(*held[1:]):
+            held = write.execute(f"SELECT * FROM claims {_WHERE}", key).fetchone()
+            if held is not None and self._is_held(*held[2:]):
                 return "taken"
-            write.execute(
-                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?)",
-                (*key, self._owner, self._host, os.getpid(), time.time() + LEASE_SECONDS),
-            )
+            ours = (*key, self._owner, self._host, os.getpid(), time.time() + LEASE_SECONDS)
+            write.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?)", ours)
         return "ours"
 
     def renew(self) -> None:
@@ -184,10 +165,12 @@ class Store:
             for key in keys:
                 write.execute(f"DELETE FROM claims {_WHERE} AND owner = ?", (*key, self._owner))
 
-    def _is_held(self, host: Any, pid: Any, until: Any) -> bool:
+    def _is_held(self, owner: Any, host: Any, pid: Any, until: Any) -> bool:
+        """Whether another run has a claim that counts."""
         now = time.time()
         # No claim lasts longer than a lease: a later one is of a clock that was wrong.
-        if not isinstance(until, float) or not now < until <= now + LEASE_SECONDS + 1:
+        lasts = isinstance(until, float) and now < until <= now + LEASE_SECONDS + 1
+        if owner == self._owner or not lasts:
             return False
         return host != self._host or (isinstance(pid, int) and _goes_on(pid))
 
@@ -211,22 +194,20 @@ class Store:
 
     def _inspect(self) -> tuple[str, ...]:
         """Refuses a file whose structure is damaged; names the rows that are."""
+        read = self._connection.execute
         with self._explained("read"):
-            (health,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
-            found = self._connection.execute("SELECT name, sql FROM sqlite_master WHERE sql <> ''")
-            tables = dict(found)
-        if health != "ok":
-            raise self._damaged(health)
-        if tables != _TABLES:
-            raise self._damaged("its tables are not those of a store")
-        with self._explained("read"):
-            self._connection.execute("BEGIN")
+            (health,) = read("PRAGMA quick_check(1)").fetchone()
+            if health != "ok":
+                raise self._damaged(health)
+            if dict(read("SELECT name, sql FROM sqlite_master WHERE sql <> ''")) != _TABLES:
+                raise self._damaged("its tables are not those of a store")
+            read("BEGIN")
             try:
                 damaged = [one for one in self._read() if not isinstance(one, Row)]
-                digests = self._connection.execute("SELECT digest FROM trials").fetchall()
-                total = self._connection.execute("SELECT digest FROM total").fetchall()
+                digests = read("SELECT digest FROM trials").fetchall()
+                total = read("SELECT digest FROM total").fetchall()
             finally:
-                self._connection.execute("ROLLBACK")
+                read("ROLLBACK")
         if not damaged and [(_sum(digest for (digest,) in digests),)] != total:
             damaged.append("rows are missing, or were added by another program")
         return tuple(damaged)
@@ -272,21 +253,18 @@ class Store:
         try:
             yield
         except sqlite3.OperationalError as error:
-            hint = "Make room or let go of the file, and run again."
+            hint = "Make room or let go of the file"
             if "locked" in str(error):
-                hint = (
-                    "Another process holds it and does not go on (stopped with Ctrl-Z?): let it go "
-                    "on or end it, and run again."
-                )
+                hint = "Another process holds it (stopped with Ctrl-Z?): let it go on or end it"
             raise McoverError(
-                f"{self.path} cannot be {verb}: {error}; what it held before is kept. {hint}"
+                f"{self.path} cannot be {verb}: {error}; what it held before is kept. {hint}, and "
+                "run again."
             ) from error
         except sqlite3.Error as error:
             raise self._damaged(str(error)) from error
         except OSError as error:
-            raise McoverError(
-                f"{self.path} cannot be {verb}: {error.strerror or error}."
-            ) from error
+            why = error.strerror or error
+            raise McoverError(f"{self.path} cannot be {verb}: {why}.") from error
 
     def _damaged(self, what: str) -> McoverError:
         return McoverError(
@@ -296,7 +274,13 @@ class Store:
 
 
 def _create(path: Path) -> None:
-    """Makes an empty store, whole or not at all; one that another run made meanwhile is kept."""
+    """Makes an empty store, whole or not at all, unless there is one or another run makes one."""
+    for draft in path.parent.glob(f".{path.name}.*.new"):  # of a creation that was killed
+        pid = draft.name.split(".")[-2]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            draft.unlink(missing_ok=True)
+    if os.path.lexists(path):
+        return
     memory = sqlite3.connect(":memory:")
     memory.executescript(
         ";".join(_TABLES.values())
@@ -323,36 +307,28 @@ def _create(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _sweep(path: Path) -> None:
-    """Removes what a creation that was killed left behind."""
-    for draft in path.parent.glob(f".{path.name}.*.new"):
-        pid = draft.name.split(".")[-2]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            draft.unlink(missing_ok=True)
-
-
 def _check_header(path: Path) -> None:
     """Refuses what is no store of this layout, without SQLite and without writing."""
-    if not path.is_file():  # a pipe would block
-        raise McoverError(f"{path} is not a file; it was left as it is. Write another --store.")
-    with path.open("rb") as file:
-        header = file.read(_HEADER)
-    if len(header) < _HEADER or not header.startswith(b"SQLite format 3\0"):
-        raise McoverError(
-            f"{path} is not a store of studies (no SQLite file); it was left as it is. Write "
-            "another --store."
-        )
-    (version,) = struct.unpack_from(">I", header, 60)
-    (application,) = struct.unpack_from(">I", header, 68)
-    if application != _APPLICATION:
-        raise McoverError(
-            f"{path} is a database of another program; it was left as it is. Write another --store."
-        )
-    if version != _VERSION:
-        raise McoverError(
-            f"{path} has layout {version}, this mcover reads layout {_VERSION}; it was left as it "
-            "is. Use the mcover that wrote it: 'mcover study export', then import here."
-        )
+    is_file = path.is_file()  # a pipe would block
+    header = b""
+    if is_file:
+        with path.open("rb") as file:
+            header = file.read(_HEADER)
+    is_database = len(header) == _HEADER and header.startswith(b"SQLite format 3\0")
+    version, _, application = struct.unpack_from(">III", header, 60) if is_database else (0, 0, 0)
+    remedy = "Write another --store."
+    if not is_file:
+        odd = "is not a file"
+    elif not is_database:
+        odd = "is not a store of studies (no SQLite file)"
+    elif application != _APPLICATION:
+        odd = "is a database of another program"
+    elif version != _VERSION:
+        odd = f"has layout {version}, this mcover reads layout {_VERSION}"
+        remedy = "Use the mcover that wrote it: 'mcover study export', then import here."
+    else:
+        return
+    raise McoverError(f"{path} {odd}; it was left as it is. {remedy}")
 
 
 def _connect(path: Path, writable: bool) -> sqlite3.Connection:
@@ -360,6 +336,7 @@ def _connect(path: Path, writable: bool) -> sqlite3.Connection:
     mode = "rw" if writable or Path(f"{path}-journal").exists() else "ro"
     name = f"{path.resolve().as_uri()}?mode={mode}"
     connection = sqlite3.connect(name, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+    connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
     if writable:
         connection.execute("PRAGMA synchronous = FULL")
     return connection
@@ -376,15 +353,10 @@ def _goes_on(pid: int) -> bool:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    try:
+    with suppress(OSError):
         found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "surrogateescape")
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _digest(config: Any, seed: Any, text: str) -> str:

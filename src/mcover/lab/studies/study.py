@@ -12,13 +12,12 @@ import numpy as np
 
 from mcover.checks import choice, whole
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Cell, Key, Plain, Trial
+from mcover.lab.studies.cells import Cell, Key, Plain, config_of
 from mcover.lab.studies.rows import Row
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
-Picture = Literal["lines", "outcomes", "growth"]
 Rows = Mapping[Key, Row]
 Pending = tuple[Cell, int]
 """A cell and a seed: one run of its trial."""
@@ -35,13 +34,9 @@ class Choosing:
     seeds: int = 3
     first_seed: int = 1000
 
-
-@dataclass(frozen=True)
-class Growth:
-    """A cost the paper predicts: its formula in words, and as a function of what is swept."""
-
-    formula: str
-    cost: Callable[[float], float]
+    @property
+    def own_seeds(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
 
 
 @dataclass(frozen=True)
@@ -54,12 +49,13 @@ class Study:
         source: what of the paper it is.
         about: what is computed, and where that departs from the paper.
         cells: the cells of each scale.
-        contrasts: pairs of series that are compared wherever both are, first minus second.
+        contrasts: series that are compared wherever they are: the first minus each of the others.
         picture: the form of its figure.
         x_label: what is swept.
         x_log: whether the axis is logarithmic.
         choosing: where cells have candidates, how they are chosen, by scale.
-        growth: for a study of costs: the paper's formula of each (panel, series), as a function.
+        growth: for a study of costs: the paper's formula of each (panel, series), in words and as
+            a function of what is swept.
     """
 
     name: str
@@ -67,17 +63,18 @@ class Study:
     source: str
     about: str
     cells: Mapping[Scale, tuple[Cell, ...]]
-    contrasts: tuple[tuple[str, str], ...] = ()
-    picture: Picture = "lines"
+    contrasts: tuple[tuple[str, ...], ...] = ()
+    picture: Literal["lines", "outcomes", "growth"] = "lines"
     x_label: str = ""
     x_log: bool = False
     choosing: Mapping[Scale, Choosing] = field(default_factory=dict)
-    growth: Mapping[tuple[str, str], Growth] = field(default_factory=dict)
+    growth: Mapping[tuple[str, str], tuple[str, Callable[[float], float]]] = field(
+        default_factory=dict
+    )
 
     def plan(self, scale: Scale, trials: int | None = None, only: str = "") -> Plan:
         """What to run at a scale, perhaps with another number of trials or only some cells."""
-        cells = self.at(scale, trials, only)
-        return Plan(cells, self.choosing.get(scale, Choosing()))
+        return Plan(self.at(scale, trials, only), self.choosing.get(scale, Choosing()))
 
     def at(self, scale: Scale, trials: int | None = None, only: str = "") -> tuple[Cell, ...]:
         """The cells of a scale, with another number of trials or only those named so."""
@@ -94,6 +91,13 @@ class Study:
         return cells
 
 
+def at_scales(
+    make: Callable[..., tuple[Cell, ...]], **given: tuple[Any, ...]
+) -> dict[Scale, tuple[Cell, ...]]:
+    """The cells of each scale, made of its name and of what is given for it."""
+    return {scale: make(scale, *given[scale]) for scale in SCALES}
+
+
 @dataclass(frozen=True)
 class Plan:
     """Cells to fill, and how strengths are chosen where a cell has candidates."""
@@ -103,10 +107,8 @@ class Plan:
 
     def configs(self) -> set[str]:
         """All configs that rows of this plan may have, candidates included."""
-        trials = [choice.trial for cell in self.cells for choice in cell.choices]
-        tests = [cell for cell in self.cells if not cell.choices]
-        tests += [Cell(trial, "") for trial in trials]
-        return {cell.config for cell in tests} | {cell.config for cell, _ in self._tries}
+        trials = [one for cell in self.cells for one in (cell.choices.values() or [cell.trial])]
+        return {config_of(trial) for trial in trials} | {cell.config for cell, _ in self._tries}
 
     def pending(self, rows: Rows) -> list[Pending]:
         """All runs that can be named, each once, whether their rows are there or not.
@@ -128,10 +130,9 @@ class Plan:
 
     def progress(self, rows: Rows) -> tuple[int, int]:
         """Runs that are there, and runs in all, also those that cannot be named yet."""
-        named = self.pending(rows)
-        done = sum((cell.config, seed) in rows for cell, seed in named)
-        unnamed = (cell.trials for cell in self.cells if self.resolve(cell, rows) is None)
-        return done, len(named) + sum(unnamed)
+        named, missing = self.pending(rows), self.missing(rows)
+        unnamed = sum(cell.trials for cell in self.cells if self.resolve(cell, rows) is None)
+        return len(named) - len(missing), len(named) + unnamed
 
     def resolve(self, cell: Cell, rows: Rows) -> Cell | None:
         """The cell with its trial chosen; None while candidates are missing.
@@ -140,40 +141,35 @@ class Plan:
         """
         if not cell.choices:
             return cell
-        means = []
-        for found in self.tried(cell, rows):
+        means = {}
+        for label, found in self.tried(cell, rows).items():
             if len(found) < self.choosing.seeds:
                 return None
             errors = [row.outcome.get(self.choosing.outcome, math.inf) for row in found]
-            means.append(float(np.mean(errors)))
-        best = cell.choices[int(np.argmin(means))]
-        return replace(cell, trial=best.trial, chosen=best.label)
+            means[label] = float(np.mean(errors))
+        best = min(means, key=lambda label: means[label])
+        return replace(cell, trial=cell.choices[best], chosen=best)
 
-    def tried(self, cell: Cell, rows: Rows) -> list[list[Row]]:
-        """The rows that each candidate is judged by, in the order of the candidates."""
-        first = self.choosing.first_seed
-        seeds = range(first, first + self.choosing.seeds)
-        tries = self._candidates[cell.label]
-        return [[rows[one.config, s] for s in seeds if (one.config, s) in rows] for one in tries]
+    def tried(self, cell: Cell, rows: Rows) -> dict[str, list[Row]]:
+        """The rows that each candidate is judged by."""
+        return {
+            label: [rows[one.config, s] for s in self.choosing.own_seeds if (one.config, s) in rows]
+            for label, one in self._candidates[cell.label].items()
+        }
 
     @cached_property
-    def _candidates(self) -> dict[str, list[Cell]]:
+    def _candidates(self) -> dict[str, dict[str, Cell]]:
         """The candidates of each cell as cells of their own, as they are tried."""
+
+        def as_tried(trial: Any, cell: Cell) -> Cell:
+            return Cell(replace(trial, **self.choosing.extra), f"choosing for {cell.label}")
+
         return {
-            cell.label: [
-                Cell(_changed(one.trial, self.choosing.extra), f"choosing for {cell.label}")
-                for one in cell.choices
-            ]
+            cell.label: {label: as_tried(trial, cell) for label, trial in cell.choices.items()}
             for cell in self.cells
         }
 
     @cached_property
     def _tries(self) -> list[Pending]:
-        first = self.choosing.first_seed
-        cells = [one for some in self._candidates.values() for one in some]
-        return [(c, seed) for seed in range(first, first + self.choosing.seeds) for c in cells]
-
-
-def _changed(trial: Any, changes: Plain) -> Trial:
-    changed: Trial = replace(trial, **changes)
-    return changed
+        cells = [one for some in self._candidates.values() for one in some.values()]
+        return [(cell, seed) for seed in self.choosing.own_seeds for cell in cells]

@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from mcover import statistics
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.kinds import Metric, find_kind
+from mcover.lab.studies.cells import Cell, Metric, find_kind
 from mcover.lab.studies.rows import Row
 from mcover.lab.studies.study import Plan, Rows, Scale, Study
-from mcover.lab.studies.tables import CHOSEN, NOTHING, Table, p_text, place, text
 from mcover.statistics import Comparison, Estimate
+
+NOTHING = "–"
+CHOSEN = "✓"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines of text under a header: for the terminal, the report and Markdown alike."""
+
+    title: str
+    header: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, title: str, header: Sequence[str], lines: Sequence[Sequence[str | None]]) -> Table:
+        """A table without the columns that are None in every line."""
+        kept = [n for n in range(len(header)) if any(line[n] is not None for line in lines)]
+        texts = tuple(tuple(line[n] or "" for n in kept) for line in lines)
+        return cls(title, tuple(header[n] for n in kept), texts)
+
+    def markdown(self) -> str:
+        """The table for a Markdown page."""
+        lines = [self.header, ["---"] * len(self.header), *self.lines]
+        escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+        return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def text(value: Estimate | None, spec: str) -> str:
+    """An estimate with its interval; thousands in full rather than as powers of ten."""
+    if value is None:
+        return NOTHING
+    plain = re.sub(r"[\d.]+e\+\d+", lambda found: f"{float(found[0]):,.0f}", f"{value:{spec}}")
+    return plain.replace("-", "−")
+
+
+def p_text(p: float) -> str:
+    """A p-value in two digits."""
+    if math.isnan(p):
+        return NOTHING
+    return f"{p:.2g}" if p >= 1e-3 else f"{p:.0e}".replace("e-0", "e-").replace("-", "−")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +66,11 @@ class Point:
     rows: tuple[Row, ...]
     """Trials that gave an outcome, by seed."""
     failures: tuple[Row, ...]
-    estimates: Mapping[Metric, Estimate]
-    """In the order of the kind's metrics; empty without rows."""
+
+    @property
+    def x(self) -> str | None:
+        """What is swept, where something is."""
+        return None if self.cell.x is None else f"{self.cell.x:g}"
 
     @property
     def metric(self) -> Metric:
@@ -42,6 +85,15 @@ class Point:
     def values(self) -> dict[int, float]:
         """That outcome of every trial, by seed."""
         return {row.seed: row.outcome[self.metric.outcome] for row in self.rows}
+
+    @cached_property
+    def estimates(self) -> Mapping[Metric, Estimate]:
+        """In the order of the kind's metrics; empty without rows."""
+        return {
+            metric: _estimate(metric, self.rows)
+            for metric in find_kind(self.cell.kind).metrics
+            if self.rows and all(metric.outcome in row.outcome for row in self.rows)
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +119,9 @@ class Summary:
     total: int
 
     @property
-    def panels(self) -> dict[str, list[Point]]:
-        """Points by panel, in the order of the study."""
-        return _panels(self.points)
+    def drawn(self) -> dict[str, list[Point]]:
+        """Points that have a value, by panel, in the order of the study."""
+        return _panels(point for point in self.points if point.rows)
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -83,13 +135,16 @@ class Summary:
 
 def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
     """All that a study says; every row of a cell counts, also beyond the trials that were asked."""
-    by_config: dict[str, list[Row]] = {}
-    for row in rows.values():
-        by_config.setdefault(row.config, []).append(row)
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(rows.values(), key=lambda row: row.seed):
+        found.setdefault((row.config, row.status), []).append(row)
     resolved = [plan.resolve(cell, rows) or cell for cell in plan.cells]
-    points = tuple(_point(cell, by_config.get(cell.config, [])) for cell in resolved)
-    there = [point for point in points if point.rows or point.failures]
-    measured = tuple(_measured(study, panel, some) for panel, some in _panels(there).items())
+    points = tuple(
+        Point(cell, *(tuple(found.get((cell.config, how), ())) for how in ("done", "failed")))
+        for cell in resolved
+    )
+    there = _panels(point for point in points if point.rows or point.failures)
+    measured = tuple(_measured(study, panel, some) for panel, some in there.items())
     further = (_candidates(plan, rows), _exponents(study, points), _contrasts(study, points))
     shown = tuple(table for table in further if table.lines)
     return Summary(study, scale, points, measured, shown, *plan.progress(rows))
@@ -101,31 +156,22 @@ def outcome_table(summary: Summary, name: str) -> Table:
     for point in summary.points:
         values = [row.outcome[name] for row in point.rows if name in row.outcome]
         if values:
-            where = (point.cell.panel, point.cell.series, place(point.cell.x))
+            where = (point.cell.panel, point.cell.series, point.x)
             lines.append((*where, text(statistics.mean(values), ".4g"), str(len(values))))
     if not lines:
-        rows = [row for point in summary.points for row in point.rows]
-        kept = sorted({key for row in rows for key in row.outcome})
+        kept = sorted(
+            {key for point in summary.points for row in point.rows for key in row.outcome}
+        )
         raise McoverError(f"no trial keeps {name!r}; write one of {', '.join(kept)}.")
     header = ("panel", "line", summary.study.x_label, f"{name}, mean [95 % interval]", "n")
     return Table.of(name, header, lines)
 
 
-def _panels(points: Sequence[Point]) -> dict[str, list[Point]]:
+def _panels(points: Iterable[Point]) -> dict[str, list[Point]]:
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(point.cell.panel, []).append(point)
     return found
-
-
-def _point(cell: Cell, rows: Sequence[Row]) -> Point:
-    good = tuple(sorted((row for row in rows if row.status == "done"), key=lambda row: row.seed))
-    found = {
-        metric: _estimate(metric, good)
-        for metric in find_kind(cell.kind).metrics
-        if good and all(metric.outcome in row.outcome for row in good)
-    }
-    return Point(cell, good, tuple(row for row in rows if row.status == "failed"), found)
 
 
 def _estimate(metric: Metric, rows: Sequence[Row]) -> Estimate:
@@ -145,18 +191,18 @@ def _mean(values: tuple[float, ...]) -> Estimate:
 
 def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
     """A line for each cell; of a sweep only what its figure shows."""
-    brief = any(point.cell.x is not None for point in points)
+    brief = any(point.x for point in points)
     metrics: dict[str, Metric] = {}
     for point in points:
-        for number, metric in enumerate(find_kind(point.cell.kind).metrics):
-            if not brief or number == 0 or metric.how == "fraction":
+        for metric in find_kind(point.cell.kind).metrics:
+            if not brief or metric == point.metric or metric.how == "fraction":
                 metrics.setdefault(metric.label, metric)
     picked = any(point.cell.choices for point in points)
     stated = any(point.cell.published for point in points)
     broken = any(point.failures for point in points)
     lines = [
         (
-            *(point.cell.series, place(point.cell.x)),
+            *(point.cell.series, point.x),
             (point.cell.chosen or NOTHING) if picked else None,
             str(point.cell.published or NOTHING) if stated else None,
             *(text(point.estimates.get(metric), metric.spec) for metric in metrics.values()),
@@ -170,48 +216,46 @@ def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
 
 def _candidates(plan: Plan, rows: Rows) -> Table:
     """What was chosen among: held-out errors of all that were tried, chosen or not."""
-    found = []
     name = plan.choosing.outcome
+    tried = {cell.label: plan.tried(cell, rows) for cell in plan.cells}
+    judged = [row for of in tried.values() for some in of.values() for row in some]
+    broken = any(name not in row.outcome for row in judged)
+    lines = []
     for cell in plan.cells:
-        resolved = plan.resolve(cell, rows)
-        for choice, tried in zip(cell.choices, plan.tried(cell, rows), strict=True):
-            if tried:
-                good = [row.outcome[name] for row in tried if name in row.outcome]
-                error = _mean(tuple(good)) if good else None
-                chosen = resolved is not None and choice.label == resolved.chosen
-                found.append((cell.label, choice.label, error, len(tried) - len(good), chosen))
-    broken = any(failed for *_, failed, _ in found)
-    lines = [
-        (
-            *(cell, label, text(error, ".4f"), str(0 if error is None else error.n)),
-            *(str(failed) if broken else None, CHOSEN if chosen else ""),
-        )
-        for cell, label, error, failed, chosen in found
-    ]
+        resolved = plan.resolve(cell, rows) or cell
+        for label, found in tried[cell.label].items():
+            good = tuple(row.outcome[name] for row in found if name in row.outcome)
+            error = text(_mean(good) if good else None, ".4f")
+            failed = str(len(found) - len(good)) if broken else None
+            mark = CHOSEN if label == resolved.chosen else ""
+            if found:
+                lines.append((cell.label, label, error, str(len(good)), failed, mark))
     header = ("cell", "candidate", "held-out error, mean [95 % interval]", "n", "failed", "chosen")
     return Table.of("Chosen on held-out data", header, lines)
 
 
 def _contrasts(study: Study, points: Sequence[Point]) -> Table:
     """Paired differences with their tests, corrected by Holm's rule for all of the study."""
-    found: list[tuple[str, float | None, str, Comparison]] = []
+    found: list[tuple[str | None, str | None, str, Comparison]] = []
     panels = _panels(points)
     for panel, some in panels.items():
-        there = {(point.cell.series, point.cell.x): point.values for point in some}
-        for first, second in study.contrasts:
-            for x in dict.fromkeys(point.cell.x for point in some):
-                ours, theirs = there.get((first, x), {}), there.get((second, x), {})
-                both = sorted(set(ours) & set(theirs))
-                if both:
-                    pairs = [ours[seed] for seed in both], [theirs[seed] for seed in both]
-                    found.append((panel, x, f"{first} − {second}", statistics.paired(*pairs)))
+        there = {(point.cell.series, point.x): point.values for point in some}
+        swept = dict.fromkeys(point.x for point in some)
+        pairs = [(first, second) for first, *others in study.contrasts for second in others]
+        for first, second, x in ((*pair, x) for pair in pairs for x in swept):
+            ours, theirs = there.get((first, x), {}), there.get((second, x), {})
+            both = sorted(set(ours) & set(theirs))
+            if both:
+                test = statistics.paired([ours[s] for s in both], [theirs[s] for s in both])
+                where = panel if len(panels) > 1 else None
+                found.append((where, x, f"{first} − {second}", test))
     corrected = statistics.holm([test.p for *_, test in found])
     lines = [
         (
-            *(panel if len(panels) > 1 else None, place(x), name, text(test.difference, ".4f")),
-            *(p_text(test.p), p_text(float(p)), str(test.difference.n)),
+            *(*what, text(test.difference, ".4f"), p_text(test.p), p_text(float(p))),
+            str(test.difference.n),
         )
-        for (panel, x, name, test), p in zip(found, corrected, strict=True)
+        for (*what, test), p in zip(found, corrected, strict=True)
     ]
     header = ("panel", study.x_label, "paired difference", "mean [95 % interval]")
     return Table.of("Paired comparisons", (*header, "p", "p, Holm", "n"), lines)
@@ -220,16 +264,16 @@ def _contrasts(study: Study, points: Sequence[Point]) -> Table:
 def _exponents(study: Study, points: Sequence[Point]) -> Table:
     """How costs grow beside the formulas: slopes of log cost against log size, one a seed."""
     lines = []
-    for (panel, series), growth in study.growth.items():
+    for (panel, series), (formula, cost) in study.growth.items():
         line = [p for p in points if (p.cell.panel, p.cell.series) == (panel, series)]
         sizes = [point.cell.x for point in line if point.cell.x is not None]
         seeds = set.intersection(*(set(point.values) for point in line)) if line else set()
         if len(sizes) < 2 or not seeds:
             continue
         slopes = [_slope(sizes, [point.values[seed] for point in line]) for seed in sorted(seeds)]
-        expected = _slope(sizes, [growth.cost(size) for size in sizes])
+        expected = f"{_slope(sizes, [cost(size) for size in sizes]):.2f}"
         measured = text(statistics.mean(slopes), ".2f")
-        lines.append((panel, series, measured, growth.formula, f"{expected:.2f}", str(len(slopes))))
+        lines.append((panel, series, measured, formula, expected, str(len(slopes))))
     header = ("model", "grows with", "measured exponent [95 % interval]", "paper's formula")
     return Table("Growth", (*header, "its exponent here", "n"), tuple(lines))
 

@@ -5,34 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcover import RSA, MCover, Vanilla
-from mcover.lab.studies.catalogue.committees import committee, committee_methods
+from mcover.lab.studies.catalogue.committees import CONTRASTS, committee, committee_methods
 from mcover.lab.studies.catalogue.networks import FIVE_COVERS, directed, mlp
 from mcover.lab.studies.catalogue.perceptrons import (
-    PAPER,
+    BASES,
     PAPER_SCHEDULE,
-    SMOKE,
     SMOKE_SCHEDULE,
     TABLE_1_METHODS,
     TABLE_1_RING,
 )
-from mcover.lab.studies.cells import Cell, Trial, panel_cells
-from mcover.lab.studies.published import COMMITTEE, MLP, PERCEPTRON
-from mcover.lab.studies.published import TABLE_1 as PUBLISHED
-from mcover.lab.studies.study import Scale, Study
+from mcover.lab.studies.cells import COMMITTEE, MLP, PERCEPTRON, Cell, Trial, panel_cells
+from mcover.lab.studies.study import Scale, Study, at_scales
 from mcover.lab.training import EMA, RSGD, SAM, SWA, RepeatedTrial
 
 
 def _table_1(scale: Scale, perceptrons: int, committees: int, mlps: int) -> tuple[Cell, ...]:
-    smoke = scale == "smoke"
-    annealed = SMOKE if smoke else PAPER
-    weights = {series: replace(annealed, method=one) for series, one in TABLE_1_METHODS.items()}
+    weights = {series: replace(BASES[scale], method=one) for series, one in TABLE_1_METHODS.items()}
     machines = {series: committee(scale, one) for series, one in committee_methods(scale).items()}
     nets = {"vanilla": mlp(scale), "M-cover M=5": mlp(scale, method=FIVE_COVERS)}
-    beside = PUBLISHED if scale == "paper" else None
     return (
-        *panel_cells(weights, PERCEPTRON, perceptrons, None if smoke else PUBLISHED),
-        *panel_cells(machines, COMMITTEE, committees, beside),
-        *panel_cells(nets, MLP, mlps, beside),
+        *panel_cells(weights, PERCEPTRON, perceptrons, scale != "smoke"),
+        *panel_cells(machines, COMMITTEE, committees, scale == "paper"),
+        *panel_cells(nets, MLP, mlps, scale == "paper"),
     )
 
 
@@ -46,27 +40,20 @@ TABLE_1 = Study(
         "mlp-errors. Scale quick: committees with S = 4 for 4,000 epochs, MLPs on 6,000 images for "
         "10 epochs."
     ),
-    cells={
-        "smoke": _table_1("smoke", 2, 2, 2),
-        "quick": _table_1("quick", 10, 3, 3),
-        "paper": _table_1("paper", 100, 10, 5),
-    },
+    cells=at_scales(_table_1, smoke=(2, 2, 2), quick=(10, 3, 3), paper=(100, 10, 5)),
     contrasts=(
         ("RSA M=3", "vanilla"),
-        ("M-cover M=3", "vanilla"),
-        ("M-cover M=3", "RSA M=3"),
-        ("rSGD M=4", "vanilla"),
-        ("M-cover M=4", "vanilla"),
-        ("M-cover M=4", "rSGD M=4"),
+        ("M-cover M=3", "vanilla", "RSA M=3"),
+        *CONTRASTS,
         ("M-cover M=5", "vanilla"),
     ),
     picture="outcomes",
 )
 
 
-def _perceptrons(smoke: bool) -> dict[str, Trial]:
+def _perceptrons(scale: Scale) -> dict[str, Trial]:
     """As many proposals each."""
-    base, schedule = (SMOKE, SMOKE_SCHEDULE) if smoke else (PAPER, PAPER_SCHEDULE)
+    base, schedule = BASES[scale], SMOKE_SCHEDULE if scale == "smoke" else PAPER_SCHEDULE
     plain, slower = replace(base, method=Vanilla()), replace(schedule, step=schedule.step / 3)
     return {
         "M-cover M=3": replace(base, method=MCover(3, TABLE_1_RING)),
@@ -77,12 +64,15 @@ def _perceptrons(smoke: bool) -> dict[str, Trial]:
     }
 
 
+_COVERED = ("M-cover M=5", "directed lift M=5, redrawn")
+
+
 def _networks(scale: Scale) -> dict[str, Trial]:
     """As many gradients each: a step of SAM takes two of them, one of five covers takes five."""
     return {
-        "M-cover M=5": mlp(scale, method=FIVE_COVERS),
+        _COVERED[0]: mlp(scale, method=FIVE_COVERS),
         # 24 steps are an epoch of 6,000 images.
-        "directed lift M=5, redrawn": mlp(scale, method=directed(covers=5, redraw_every=24)),
+        _COVERED[1]: mlp(scale, method=directed(covers=5, redraw_every=24)),
         "rSGD M=5": mlp(scale, method=RSGD(covers=5)),
         "SGD, 5 times the epochs": mlp(scale, times=5),
         "SWA, 5 times the epochs": mlp(scale, method=SWA(), times=5),
@@ -94,15 +84,13 @@ def _networks(scale: Scale) -> dict[str, Trial]:
 
 
 def _budgets(scale: Scale, perceptrons: int, networks: int) -> tuple[Cell, ...]:
-    smoke = scale == "smoke"
-    rivals = _networks("smoke" if smoke else "quick")
+    rivals = _networks("smoke" if scale == "smoke" else "quick")
     return (
-        *panel_cells(_perceptrons(smoke), f"{PERCEPTRON}, equal proposals", perceptrons),
+        *panel_cells(_perceptrons(scale), f"{PERCEPTRON}, equal proposals", perceptrons),
         *panel_cells(rivals, f"{MLP}, equal gradients", networks),
     )
 
 
-_COVERED = ("M-cover M=5", "directed lift M=5, redrawn")
 _RIVALS = [series for series in _networks("smoke") if series not in _COVERED]
 EQUAL_BUDGET = Study(
     name="equal-budget",
@@ -114,15 +102,7 @@ EQUAL_BUDGET = Study(
         "many minibatch gradients as five covers take in 10 epochs; the rivals have their usual "
         "strengths and were not tuned."
     ),
-    cells={
-        "smoke": _budgets("smoke", 2, 2),
-        "quick": _budgets("quick", 5, 2),
-        "paper": _budgets("paper", 100, 10),
-    },
-    contrasts=(
-        *(("M-cover M=3", series) for series in list(_perceptrons(True))[1:]),
-        *(("M-cover M=5", series) for series in (_COVERED[1], *_RIVALS)),
-        *(("directed lift M=5, redrawn", series) for series in _RIVALS),
-    ),
+    cells=at_scales(_budgets, smoke=(2, 2), quick=(5, 2), paper=(100, 10)),
+    contrasts=(tuple(_perceptrons("smoke")), (*_COVERED, *_RIVALS), (_COVERED[1], *_RIVALS)),
     picture="outcomes",
 )

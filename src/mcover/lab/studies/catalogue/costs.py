@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -12,9 +12,8 @@ import numpy as np
 
 from mcover import GaussianRing, MCover, Messages, anneal, checks, teacher_student
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.published import COMMITTEE, MLP, PERCEPTRON
-from mcover.lab.studies.study import Growth, Study
+from mcover.lab.studies.cells import COMMITTEE, MLP, PERCEPTRON, Cell
+from mcover.lab.studies.study import Scale, Study, at_scales
 from mcover.lab.training.trials import require_torch
 
 _RING = GaussianRing(sigma=1.5, shift=2)
@@ -121,66 +120,69 @@ class CostTrial:
 
 
 _PERCEPTRON = Proposal(n=256, patterns=2048, covers=3, bank=10, sweeps=1)
-_COMMITTEE = replace(_PERCEPTRON, n=64, hidden=9)
 _MLP = Step(sizes=(512, 512, 512, 10), covers=5, blocks=8, batch=256, steps=1)
-_BASES: dict[str, Any] = {PERCEPTRON: _PERCEPTRON, COMMITTEE: _COMMITTEE, MLP: _MLP}
-_BANK, _PATTERNS, _COVERS = "destinations S", "patterns P", "covers M"
-_SITES, _HIDDEN = "weights N, exact lift", "hidden units K"
-_BATCH, _BLOCKS, _WIDTH = "batch B", "blocks G", "width d"
+_BASES: dict[str, Any] = {PERCEPTRON: _PERCEPTRON, MLP: _MLP}
+_BASES[COMMITTEE] = replace(_PERCEPTRON, n=64, hidden=9)
 
 
-# What a sweep of each series changes.
-_FIELDS = {_BANK: "bank", _PATTERNS: "patterns", _COVERS: "covers", _BATCH: "batch"}
-_FIELDS |= {_BLOCKS: "blocks", _SITES: "n", _HIDDEN: "hidden"}
+@dataclass(frozen=True)
+class _Sweep:
+    """A field of an update that is swept, the paper's formula, and the sizes of each scale."""
+
+    field: str
+    formula: str
+    paper: tuple[int, ...]
+    quick: tuple[int, ...] = ()
+    smoke: tuple[int, ...] = ()
 
 
-def _mlp_cost(**changes: Any) -> float:
-    """The paper's M B d d' + M² B d' G, summed over layers."""
-    one = replace(_MLP, **changes)
-    return float(
-        sum(
-            one.covers * one.batch * inputs * outputs
-            + one.covers**2 * one.batch * outputs * one.blocks
-            for inputs, outputs in pairwise(one.sizes)
-        )
-    )
-
-
-def _sizes(width: int) -> tuple[int, ...]:
-    return (width, width, width, 10)
-
-
-_ANNEALING, _VOTING, _STEP = "O(PS)", "O(PSK)", "O(MBdd' + M²Bd'G)"
-_GROWTH = {
-    (PERCEPTRON, _PATTERNS): Growth(_ANNEALING, lambda x: x),
-    (PERCEPTRON, _BANK): Growth(_ANNEALING, lambda x: x),
-    (PERCEPTRON, _COVERS): Growth(_ANNEALING, lambda x: 1.0),
-    (PERCEPTRON, _SITES): Growth("O(PN)", lambda x: x),
-    (COMMITTEE, _PATTERNS): Growth(_VOTING, lambda x: x),
-    (COMMITTEE, _BANK): Growth(_VOTING, lambda x: x),
-    (COMMITTEE, _HIDDEN): Growth(_VOTING, lambda x: x),
-    (MLP, _COVERS): Growth(_STEP, lambda x: _mlp_cost(covers=int(x))),
-    (MLP, _BATCH): Growth(_STEP, lambda x: _mlp_cost(batch=int(x))),
-    (MLP, _BLOCKS): Growth(_STEP, lambda x: _mlp_cost(blocks=int(x))),
-    (MLP, _WIDTH): Growth(_STEP, lambda x: _mlp_cost(sizes=_sizes(int(x)))),
+_STEP = "O(MBdd' + M²Bd'G)"
+_SWEEPS = {
+    (PERCEPTRON, "patterns P"): _Sweep(
+        "patterns", "O(PS)", (512, 1024, 2048, 4096, 8192, 16384), (1024, 4096, 16384)
+    ),
+    (PERCEPTRON, "destinations S"): _Sweep("bank", "O(PS)", (2, 4, 8, 16, 32), (2, 8, 32), (2, 8)),
+    (PERCEPTRON, "covers M"): _Sweep("covers", "O(PS)", (2, 4, 8, 16, 24), (2, 6, 18)),
+    (PERCEPTRON, "weights N, exact lift"): _Sweep("n", "O(PN)", (32, 64, 128, 256), (32, 64, 128)),
+    (COMMITTEE, "patterns P"): _Sweep("patterns", "O(PSK)", (512, 1024, 2048, 4096, 8192)),
+    (COMMITTEE, "destinations S"): _Sweep("bank", "O(PSK)", (2, 4, 8, 16, 32), (2, 8, 32)),
+    (COMMITTEE, "hidden units K"): _Sweep(
+        "hidden", "O(PSK)", (3, 5, 9, 17, 33), (3, 9, 27), (3, 9)
+    ),
+    (MLP, "covers M"): _Sweep("covers", _STEP, (2, 5, 10, 15), (2, 5, 10), (2, 4)),
+    (MLP, "batch B"): _Sweep("batch", _STEP, (64, 128, 256, 512)),
+    (MLP, "blocks G"): _Sweep("blocks", _STEP, (1, 4, 16, 64), (2, 8, 32)),
+    (MLP, "width d"): _Sweep("sizes", _STEP, (128, 256, 512, 1024)),
 }
 
 
-def _cells(
-    grid: Mapping[tuple[str, str], Sequence[int]], trials: int, sweeps: int, steps: int
-) -> tuple[Cell, ...]:
-    cells = []
-    for (panel, series), values in grid.items():
+def _changes(field: str, size: int) -> dict[str, Any]:
+    if field == "sizes":
+        return {field: (size, size, size, 10)}
+    return {field: size, "bank": None} if field == "n" else {field: size}
+
+
+def _cost(panel: str, field: str, size: float) -> float:
+    """The paper's formulas; that of the MLP, M B d d' + M² B d' G, is summed over layers."""
+    if panel != MLP:
+        return 1.0 if field == "covers" else size
+    one = replace(_MLP, **_changes(field, int(size)))
+    samples = one.covers * one.batch
+    layers = pairwise(one.sizes)
+    return float(sum(samples * out * (inputs + one.covers * one.blocks) for inputs, out in layers))
+
+
+def _cells(scale: Scale, trials: int, sweeps: int, steps: int) -> tuple[Cell, ...]:
+    def cell(panel: str, series: str, field: str, size: int) -> Cell:
         length = {"steps": steps} if panel == MLP else {"sweeps": sweeps}
-        for value in values:
-            changes: dict[str, Any] = {"sizes": _sizes(value)}
-            if series != _WIDTH:
-                changes = {_FIELDS[series]: value}
-            if series == _SITES:
-                changes["bank"] = None
-            update = replace(_BASES[panel], **length, **changes)
-            cells.append(Cell(CostTrial(update), series, panel, x=value, trials=trials))
-    return tuple(cells)
+        trial = CostTrial(replace(_BASES[panel], **length, **_changes(field, size)))
+        return Cell(trial, series, panel, x=size, trials=trials)
+
+    return tuple(
+        cell(*line, sweep.field, size)
+        for line, sweep in _SWEEPS.items()
+        for size in getattr(sweep, scale)
+    )
 
 
 COSTS = Study(
@@ -194,53 +196,12 @@ COSTS = Study(
         "one for each seed; the formula's is the slope of the formula over the same sizes. 64 "
         "patterns fit in a word, so small P cost little more than smaller ones."
     ),
-    cells={
-        "smoke": _cells(
-            {
-                (PERCEPTRON, _BANK): (2, 8),
-                (COMMITTEE, _HIDDEN): (3, 9),
-                (MLP, _COVERS): (2, 4),
-            },
-            2,
-            sweeps=80,
-            steps=2,
-        ),
-        "quick": _cells(
-            {
-                (PERCEPTRON, _PATTERNS): (1024, 4096, 16384),
-                (PERCEPTRON, _BANK): (2, 8, 32),
-                (PERCEPTRON, _COVERS): (2, 6, 18),
-                (PERCEPTRON, _SITES): (32, 64, 128),
-                (COMMITTEE, _BANK): (2, 8, 32),
-                (COMMITTEE, _HIDDEN): (3, 9, 27),
-                (MLP, _COVERS): (2, 5, 10),
-                (MLP, _BLOCKS): (2, 8, 32),
-            },
-            3,
-            sweeps=50,
-            steps=8,
-        ),
-        "paper": _cells(
-            {
-                (PERCEPTRON, _PATTERNS): (512, 1024, 2048, 4096, 8192, 16384),
-                (PERCEPTRON, _BANK): (2, 4, 8, 16, 32),
-                (PERCEPTRON, _COVERS): (2, 4, 8, 16, 24),
-                (PERCEPTRON, _SITES): (32, 64, 128, 256),
-                (COMMITTEE, _PATTERNS): (512, 1024, 2048, 4096, 8192),
-                (COMMITTEE, _BANK): (2, 4, 8, 16, 32),
-                (COMMITTEE, _HIDDEN): (3, 5, 9, 17, 33),
-                (MLP, _COVERS): (2, 5, 10, 15),
-                (MLP, _BATCH): (64, 128, 256, 512),
-                (MLP, _BLOCKS): (1, 4, 16, 64),
-                (MLP, _WIDTH): (128, 256, 512, 1024),
-            },
-            5,
-            sweeps=100,
-            steps=12,
-        ),
-    },
+    cells=at_scales(_cells, smoke=(2, 80, 2), quick=(3, 50, 8), paper=(5, 100, 12)),
     picture="growth",
     x_label="size",
     x_log=True,
-    growth=_GROWTH,
+    growth={
+        (panel, series): (sweep.formula, partial(_cost, panel, sweep.field))
+        for (panel, series), sweep in _SWEEPS.items()
+    },
 )

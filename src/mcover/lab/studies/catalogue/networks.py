@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from mcover.lab.studies.cells import Cell, Choice, panel_cells
-from mcover.lab.studies.published import MLP, TABLE_1
-from mcover.lab.studies.study import Choosing, Scale, Study
-from mcover.lab.training import SWA, Lifted, Method, NetworkTrial, Training
+from mcover.lab.studies.cells import MLP, Cell, panel_cells
+from mcover.lab.studies.study import Choosing, Scale, Study, at_scales
+from mcover.lab.training import SWA, Lifted, NetworkTrial, Training
 from mcover.lab.training.options import PLAIN
 from mcover.lifting import Directed, Messages
 from mcover.topology import GaussianRing, Identity
@@ -32,15 +32,13 @@ def mlp(scale: Scale, **changes: Any) -> NetworkTrial:
 
 
 def changed(
-    trial: NetworkTrial, method: Method = PLAIN, times: float = 1, dropout: float = 0.0,
-    weight_noise: float = 0.0,
-) -> NetworkTrial:  # fmt: skip
-    """A trial with another method, so many times the epochs, or noise; evaluated at its end."""
+    trial: NetworkTrial, times: float = 1, weight_noise: float = 0.0, **more: Any
+) -> NetworkTrial:
+    """A trial of so many times the epochs, or with noise; plain if nothing else is said."""
     epochs = round(times * trial.training.epochs)
-    training = replace(
-        trial.training, epochs=epochs, evaluate_every=epochs, weight_noise=weight_noise
-    )
-    return replace(trial, method=method, dropout=dropout, training=training)
+    how = {"epochs": epochs, "evaluate_every": epochs, "weight_noise": weight_noise}
+    training = replace(trial.training, **how)  # type: ignore[arg-type]
+    return replace(trial, training=training, **{"method": PLAIN} | more)
 
 
 def _errors(scale: Scale, trials: int) -> tuple[Cell, ...]:
@@ -50,7 +48,7 @@ def _errors(scale: Scale, trials: int) -> tuple[Cell, ...]:
         "five apart, averaged": mlp(scale, method=_FIVE_APART),
         "SWA, five times the epochs": mlp(scale, method=SWA(), times=5),
     }
-    return panel_cells(lines, MLP, trials, TABLE_1 if scale == "paper" else None)
+    return panel_cells(lines, MLP, trials, scale == "paper")
 
 
 MLP_ERRORS = Study(
@@ -62,26 +60,17 @@ MLP_ERRORS = Study(
         "message lift with σ = 1.5, shift = 2, 8 blocks, 10 draws, noise 10⁻². Scale quick: 6,000 "
         "images, 10 epochs."
     ),
-    cells={
-        "smoke": _errors("smoke", 2),
-        "quick": _errors("quick", 3),
-        "paper": _errors("paper", 5),
-    },
-    contrasts=(
-        ("M-cover M=5", "vanilla"),
-        ("M-cover M=5", "five apart, averaged"),
-        ("M-cover M=5", "SWA, five times the epochs"),
-    ),
+    cells=at_scales(_errors, smoke=(2,), quick=(3,), paper=(5,)),
+    contrasts=(("M-cover M=5", "vanilla", "five apart, averaged", "SWA, five times the epochs"),),
     picture="outcomes",
 )
 
 
 def directed(noise: float = 0.05, redraw_every: int | None = 10, **more: Any) -> Lifted:
     """The directed lift of a network; 10 steps are an epoch of 1,000 images."""
-    routing = {"redraw_every": redraw_every, "bank": 8} | {
-        name: more.pop(name) for name in ("bank", "destinations", "granularity") if name in more
-    }
-    return Lifted(noise=noise, routing=Directed(**routing), **more)
+    names = ("bank", "destinations", "granularity")
+    routing = {"bank": 8} | {name: more.pop(name) for name in names if name in more}
+    return Lifted(noise=noise, routing=Directed(redraw_every=redraw_every, **routing), **more)
 
 
 # What the search of the directed lift goes through: one change at a time from the first try.
@@ -144,24 +133,22 @@ _CONV_LINES: _Lines = {
 }
 _QUICK = ("vanilla", "message lift M=5", "directed lift, redrawn", _DROPOUT, "weight noise")
 _SMOKE = ("vanilla", "message lift M=5", _DROPOUT)
+_SMOKE_CHOOSING = Choosing(extra={"validation": 300}, seeds=1)
 
 
 def _low_data(
-    names: Iterable[str], trials: int, conv: bool = False, smoke: bool = False
+    scale: Scale, names: tuple[str, ...], trials: int, lines: _Lines, model: Any
 ) -> tuple[Cell, ...]:
-    lines = _CONV_LINES if conv else _LINES
-    base = NetworkTrial("mnist", Training(60, 100), images=1000)
-    if smoke:
-        base = NetworkTrial("digits", Training(2, 50), images=100)
-    base = replace(base, model="conv" if conv else "small-mlp")
-    cells = []
-    for series in names:
-        choices = tuple(
-            Choice(label, changed(base, **changes)) for label, changes in lines[series].items()
-        )
-        several = choices if len(choices) > 1 else ()
-        cells.append(Cell(choices[0].trial, series, trials=trials, choices=several))
-    return tuple(cells)
+    base = NetworkTrial("mnist", Training(60, 100), images=1000, model=model)
+    if scale == "smoke":
+        base = NetworkTrial("digits", Training(2, 50), images=100, model=model)
+
+    def cell(series: str) -> Cell:
+        trials_of = {label: changed(base, **how) for label, how in lines[series].items()}
+        choices = trials_of if len(trials_of) > 1 else {}
+        return Cell(next(iter(trials_of.values())), series, trials=trials, choices=choices)
+
+    return tuple(map(cell, names))
 
 
 LOW_DATA = Study(
@@ -173,22 +160,20 @@ LOW_DATA = Study(
         "the training set, with three seeds of their own; then all lines meet the same images, "
         "first weights and order of images."
     ),
-    cells={
-        "smoke": _low_data(_SMOKE, 2, smoke=True),
-        "quick": _low_data(_QUICK, 3),
-        "paper": _low_data(_LINES, 10),
-    },
+    cells=at_scales(
+        partial(_low_data, lines=_LINES, model="small-mlp"),
+        smoke=(_SMOKE, 2),
+        quick=(_QUICK, 3),
+        paper=(tuple(_LINES), 10),
+    ),
     contrasts=(
         *((series, "vanilla") for series in _LINES if series != "vanilla"),
-        (_BEST, _DROPOUT),
-        (_BEST, _LONG_DROPOUT),
-        (_BEST, "weight noise"),
-        (_BOTH, _DROPOUT),
-        (_BOTH, _LONG_DROPOUT),
+        (_BEST, _DROPOUT, _LONG_DROPOUT, "weight noise"),
+        (_BOTH, _DROPOUT, _LONG_DROPOUT),
         ("message lift M=5", "five apart, averaged"),
     ),
     picture="outcomes",
-    choosing={"smoke": Choosing(extra={"validation": 300}, seeds=1)},
+    choosing={"smoke": _SMOKE_CHOOSING},
 )
 
 LOW_DATA_CONV = Study(
@@ -200,18 +185,17 @@ LOW_DATA_CONV = Study(
         "layer; batch 100, 60 epochs. Dropout acts before the linear layer. Strengths are chosen "
         "as in low-data."
     ),
-    cells={
-        "smoke": _low_data(_SMOKE, 2, conv=True, smoke=True),
-        "quick": _low_data(_QUICK, 3, conv=True),
-        "paper": _low_data(_CONV_LINES, 10, conv=True),
-    },
+    cells=at_scales(
+        partial(_low_data, lines=_CONV_LINES, model="conv"),
+        smoke=(_SMOKE, 2),
+        quick=(_QUICK, 3),
+        paper=(tuple(_CONV_LINES), 10),
+    ),
     contrasts=(
         *((series, "vanilla") for series in _CONV_LINES if series != "vanilla"),
-        ("directed lift, redrawn", _DROPOUT),
-        ("directed lift, redrawn", "weight noise"),
-        (_BOTH, _DROPOUT),
-        (_BOTH, _LONG_DROPOUT),
+        ("directed lift, redrawn", _DROPOUT, "weight noise"),
+        (_BOTH, _DROPOUT, _LONG_DROPOUT),
     ),
     picture="outcomes",
-    choosing={"smoke": Choosing(extra={"validation": 300}, seeds=1)},
+    choosing={"smoke": _SMOKE_CHOOSING},
 )

@@ -8,14 +8,14 @@ from dataclasses import replace
 from mcover import RSA, GaussianRing, LinearSchedule, MCover, Uniform, Vanilla
 from mcover.annealing import Method
 from mcover.lab.perceptron import MessagePassingTrial, PerceptronTrial
-from mcover.lab.studies.cells import Cell
-from mcover.lab.studies.published import PERCEPTRON, TABLE_1
-from mcover.lab.studies.study import Study
+from mcover.lab.studies.cells import PERCEPTRON, TABLE_1, Cell
+from mcover.lab.studies.study import Scale, Study, at_scales
 
 PAPER_SCHEDULE = LinearSchedule(0.4, 0.01, 1e-4)
 SMOKE_SCHEDULE = LinearSchedule(0.4, 0.01, 0.01)
 PAPER = PerceptronTrial(1000, 1.58, schedule=PAPER_SCHEDULE)
 SMOKE = PerceptronTrial(51, 3.0, schedule=SMOKE_SCHEDULE)
+BASES: dict[Scale, PerceptronTrial] = {"smoke": SMOKE, "quick": PAPER, "paper": PAPER}
 TABLE_1_RING = GaussianRing(3, shift=2)
 TABLE_1_METHODS: dict[str, Method] = {
     "vanilla": Vanilla(),
@@ -27,25 +27,20 @@ _A, _B = "(a) more covers", "(b) against replicas"
 
 
 def _loading(
-    base: PerceptronTrial, alphas: Sequence[float], covers: Sequence[int], trials: int
+    scale: Scale, alphas: Sequence[float], covers: Sequence[int], trials: int
 ) -> tuple[Cell, ...]:
+    base = BASES[scale]
     lines: list[tuple[str, str, Method]] = [(_A, "vanilla", Vanilla())]
     lines += [(_A, f"M-cover M={m}", MCover(m, _RING)) for m in covers]
     lines += [(_B, series, method) for series, method in TABLE_1_METHODS.items()]
-    return tuple(
-        Cell(
-            replace(base, alpha=alpha, method=method),
-            series,
-            panel,
-            x=alpha,
-            trials=trials,
-            published=TABLE_1[PERCEPTRON, series]
-            if panel == _B and (base, alpha) == (PAPER, PAPER.alpha)
-            else None,
-        )
-        for alpha in alphas
-        for panel, series, method in lines
-    )
+
+    def cell(alpha: float, panel: str, series: str, method: Method) -> Cell:
+        stated = panel == _B and (base, alpha) == (PAPER, PAPER.alpha)
+        known = TABLE_1[PERCEPTRON, series] if stated else None
+        trial = replace(base, alpha=alpha, method=method)
+        return Cell(trial, series, panel, x=alpha, trials=trials, published=known)
+
+    return tuple(cell(alpha, *line) for alpha in alphas for line in lines)
 
 
 LOADING = Study(
@@ -57,14 +52,14 @@ LOADING = Study(
         "defaults; (b): RSA with γ = 1 and M-cover as in Table 1, σ = 3, shift = 2. The paper "
         "sweeps α from 1.2 to 1.9 and does not say in which steps, nor which M."
     ),
-    cells={
-        "smoke": _loading(SMOKE, (1.2, 3.0), (3,), 2),
-        "quick": _loading(PAPER, (1.3, 1.5, 1.58, 1.7), (3, 5), 5),
-        "paper": _loading(PAPER, (1.2, 1.3, 1.4, 1.5, 1.58, 1.7, 1.8, 1.9), (3, 5, 7), 20),
-    },
+    cells=at_scales(
+        _loading,
+        smoke=((1.2, 3.0), (3,), 2),
+        quick=((1.3, 1.5, 1.58, 1.7), (3, 5), 5),
+        paper=((1.2, 1.3, 1.4, 1.5, 1.58, 1.7, 1.8, 1.9), (3, 5, 7), 20),
+    ),
     contrasts=(
-        ("M-cover M=3", "vanilla"),
-        ("M-cover M=3", "RSA M=3"),
+        ("M-cover M=3", "vanilla", "RSA M=3"),
         ("M-cover M=5", "M-cover M=3"),
         ("M-cover M=7", "M-cover M=3"),
     ),
@@ -73,24 +68,13 @@ LOADING = Study(
 
 
 def _topology(
-    base: PerceptronTrial,
-    sigmas: Sequence[float],
-    shifts: Sequence[float],
-    covers: Sequence[int],
-    trials: int,
+    scale: Scale, sigmas: Sequence[float], shifts: Sequence[float], covers: Sequence[int], n: int
 ) -> tuple[Cell, ...]:
-    return tuple(
-        Cell(
-            replace(base, method=MCover(m, GaussianRing(sigma, shift), bank=4)),
-            f"M={m}",
-            f"shift μ = {shift:g}",
-            x=sigma,
-            trials=trials,
-        )
-        for shift in shifts
-        for m in covers
-        for sigma in sigmas
-    )
+    def cell(shift: float, m: int, sigma: float) -> Cell:
+        trial = replace(BASES[scale], method=MCover(m, GaussianRing(sigma, shift), bank=4))
+        return Cell(trial, f"M={m}", f"shift μ = {shift:g}", x=sigma, trials=n)
+
+    return tuple(cell(shift, m, sigma) for shift in shifts for m in covers for sigma in sigmas)
 
 
 TOPOLOGY = Study(
@@ -102,29 +86,25 @@ TOPOLOGY = Study(
         "time, and no loss that 200 paired trials at M = 3 could show (0.0262 against 0.0247; with "
         "S = 2 it is 0.0323). The paper does not give its grid of σ, μ and M."
     ),
-    cells={
-        "smoke": _topology(SMOKE, (0.5, 2.0), (0, 2), (3, 5), 2),
-        "quick": _topology(PAPER, (0.5, 1.5, 6.0), (0, 2), (3, 5), 5),
-        "paper": _topology(PAPER, (0.5, 1.0, 1.5, 2.0, 3.0, 6.0), (0, 1, 2, 3), (3, 5, 7), 15),
-    },
+    cells=at_scales(
+        _topology,
+        smoke=((0.5, 2.0), (0, 2), (3, 5), 2),
+        quick=((0.5, 1.5, 6.0), (0, 2), (3, 5), 5),
+        paper=((0.5, 1.0, 1.5, 2.0, 3.0, 6.0), (0, 1, 2, 3), (3, 5, 7), 15),
+    ),
     contrasts=(("M=5", "M=3"), ("M=7", "M=3")),
     x_label="ring width σ",
     x_log=True,
 )
 
 
-def _covers(base: PerceptronTrial, covers: Sequence[int], trials: int) -> tuple[Cell, ...]:
-    topologies = {"structured": _RING, "uniform": Uniform()}
-    return tuple(
-        Cell(
-            replace(base, method=Vanilla() if m == 1 else MCover(m, topology)),
-            f"{name} routing",
-            x=m,
-            trials=trials,
-        )
-        for name, topology in topologies.items()
-        for m in covers
-    )
+def _covers(scale: Scale, covers: Sequence[int], trials: int) -> tuple[Cell, ...]:
+    def cell(name: str, m: int) -> Cell:
+        topology = _RING if name == "structured" else Uniform()
+        trial = replace(BASES[scale], method=Vanilla() if m == 1 else MCover(m, topology))
+        return Cell(trial, f"{name} routing", x=m, trials=trials)
+
+    return tuple(cell(name, m) for name in ("structured", "uniform") for m in covers)
 
 
 COVERS = Study(
@@ -135,42 +115,38 @@ COVERS = Study(
         "N = 1000, α = 1.58, the paper's schedule, bank S = 10. Structured is a ring with "
         "σ = 1.5, shift = 2; uniform is σ → ∞. One cover is plain annealing."
     ),
-    cells={
-        "smoke": _covers(SMOKE, (1, 3), 2),
-        "quick": _covers(PAPER, (1, 3, 5), 5),
-        "paper": _covers(PAPER, (1, 2, 3, 4, 5, 6, 7, 8, 9), 20),
-    },
+    cells=at_scales(
+        _covers, smoke=((1, 3), 2), quick=((1, 3, 5), 5), paper=((1, 2, 3, 4, 5, 6, 7, 8, 9), 20)
+    ),
     contrasts=(("structured routing", "uniform routing"),),
     x_label="covers M",
 )
 
 
 def _variants(
-    base: PerceptronTrial, covers: Sequence[int], banks: Sequence[int], trials: int
+    scale: Scale, covers: Sequence[int], banks: Sequence[int], trials: int
 ) -> tuple[Cell, ...]:
+    base = replace(SMOKE, n=40) if scale == "smoke" else PAPER
     plain: dict[str, Method | None] = {**TABLE_1_METHODS, "message passing": None}
     more: dict[str, Method | None] = {
         f"M-cover M=3, S={s}": MCover(3, TABLE_1_RING, bank=s) for s in banks
     }
     more |= {f"M-cover M={m}, σ=1.5": MCover(m, _RING) for m in covers}
+
+    def cell(panel: str, one: PerceptronTrial, series: str, method: Method | None) -> Cell:
+        trial: PerceptronTrial | MessagePassingTrial
+        trial = MessagePassingTrial(one.n, one.alpha, one.ties)
+        if method is not None:
+            trial = replace(one, method=method)
+        known = TABLE_1.get((panel, series)) if one == PAPER else None
+        return Cell(trial, series, panel, trials=trials, published=known)
+
     groups = [
         (PERCEPTRON, base, plain | more),
         ("N odd: no ties", replace(base, n=base.n + 1), plain),
         ("ties +1", replace(base, ties="plus"), plain),
     ]
-    return tuple(
-        Cell(
-            replace(one, method=method)
-            if method is not None
-            else MessagePassingTrial(one.n, one.alpha, one.ties),
-            series,
-            panel,
-            trials=trials,
-            published=TABLE_1.get((panel, series)) if one == PAPER else None,
-        )
-        for panel, one, lines in groups
-        for series, method in lines.items()
-    )
+    return tuple(cell(panel, one, *line) for panel, one, lines in groups for line in lines.items())
 
 
 VARIANTS = Study(
@@ -182,19 +158,12 @@ VARIANTS = Study(
         "forty; they are drawn again, or labelled +1, or ruled out by N = 1001. Message passing "
         "knows the model and needs no annealing."
     ),
-    cells={
-        "smoke": _variants(replace(SMOKE, n=40), (5,), (2,), 2),
-        "quick": _variants(PAPER, (5,), (2,), 5),
-        "paper": _variants(PAPER, (5, 7, 9), (2, 4), 100),
-    },
+    cells=at_scales(
+        _variants, smoke=((5,), (2,), 2), quick=((5,), (2,), 5), paper=((5, 7, 9), (2, 4), 100)
+    ),
     contrasts=(
-        ("M-cover M=3", "vanilla"),
-        ("M-cover M=3", "RSA M=3"),
-        ("M-cover M=3", "M-cover M=3, S=2"),
-        ("M-cover M=3", "M-cover M=3, S=4"),
-        ("M-cover M=5, σ=1.5", "M-cover M=3"),
-        ("M-cover M=7, σ=1.5", "M-cover M=3"),
-        ("M-cover M=9, σ=1.5", "M-cover M=3"),
+        ("M-cover M=3", "vanilla", "RSA M=3", "M-cover M=3, S=2", "M-cover M=3, S=4"),
+        *((f"M-cover M={m}, σ=1.5", "M-cover M=3") for m in (5, 7, 9)),
     ),
     picture="outcomes",
 )
