@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,16 +82,18 @@ def lift(
     check_model(model)
     if any(isinstance(module, Covered) for module in model.modules()):
         raise McoverError("the model is covered already; lift the base model, or its collapse().")
-    given = None if isinstance(covers, numbers.Integral) else _modules(covers)
-    count: Any = covers if given is None else len(given)
-    settings = Settings(count, topology, routing_of(routing), noise)
-    topology.matrix(settings.covers)  # an impossible number is refused before anything is copied
-    check_covers(model, given or ())
+    given: Any = () if isinstance(covers, numbers.Integral) else covers
+    checks.instance("covers", given, Sequence, "how many, or a list of modules")
+    asked: Any = len(given) or covers
+    settings = Settings(asked, topology, routing_of(routing), noise)
+    count = settings.covers
+    topology.matrix(count)  # an impossible number is refused before anything is copied
+    check_covers(model, given)
     names, state = selected_parameters(model, select), kept_buffers(model, buffers)
     root, freeze = seed_sequence(seed), checks.flag("freeze", freeze)
     with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
-        net = stacked_copy(model, settings.covers, names, state, given)
-        if given is None and count > 1 and settings.spread(1.0):
+        net = stacked_copy(model, count, names, state, given)
+        if not given and count > 1 and settings.spread(1.0):
             add_noise(net, names, settings, root)
     if freeze:
         for name, value in net.named_parameters():
@@ -180,12 +182,3 @@ def _check_mixing(covered: Covered) -> None:
         McoverWarning,
         stacklevel=3,
     )
-
-
-def _modules(covers: Any) -> list[nn.Module]:
-    """The modules given as covers."""
-    if not isinstance(covers, Iterable) or isinstance(covers, str | nn.Module):
-        raise McoverError(
-            f"covers is {type(covers).__name__}; write how many, or a list of modules."
-        )
-    return list(covers)

@@ -155,7 +155,7 @@ def stacked_copy(
     covers: int,
     parameters: Sequence[str],
     buffers: Sequence[str],
-    given: Sequence[nn.Module] | None = None,
+    given: Sequence[nn.Module] = (),
 ) -> nn.Module:
     """A copy of ``model`` in which the named tensors have shape (M, *shape).
 
@@ -170,7 +170,7 @@ def stacked_copy(
         f"{covers} covers of this model",
         "take fewer covers, or lift a part of the model with select=[...]",
     )
-    tables = [_tensors(model)] * covers if given is None else [_tensors(each) for each in given]
+    tables = [_tensors(each) for each in given] or [_tensors(model)] * covers
     memo = without_graph(model)
     for name, base in own.items():
         stack = torch.stack([table[name].detach().to(base) for table in tables])
