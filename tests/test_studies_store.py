@@ -4,6 +4,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -327,26 +328,29 @@ def test_a_disk_that_is_full_at_creation_is_an_error_of_ours_and_leaves_nothing(
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs another user")
-def test_a_store_in_a_read_only_folder_can_be_read(tmp_path):
+def test_a_store_in_a_read_only_folder_can_be_read():
     """Read by a user who may write nothing: the permissions of files do not bind root."""
-    folder = tmp_path / "theirs"
-    with Store(folder / "s.sqlite") as store:
-        store.put([row(0)])
-    for one in (folder, *folder.parents):
-        if one.owner() == "root" and one.is_relative_to(tmp_path.parents[1]):
-            one.chmod(0o755)
-    before = os.geteuid()
-    os.seteuid(65534)
-    try:
-        with Store(folder / "s.sqlite", create=False) as store:
-            assert len(store.rows()) == 1
-        with (
-            Store(folder / "s.sqlite") as store,
-            pytest.raises(McoverError, match=r"cannot be written: .*readonly"),
-        ):
-            store.put([row(1)])
-    finally:
-        os.seteuid(before)
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        path = Path(name) / "s.sqlite"
+        with Store(path) as store:
+            store.put([row(0)])
+        Path(name).chmod(0o555)
+        path.chmod(0o444)
+        if is_root:
+            os.seteuid(65534)
+        try:
+            with Store(path, create=False) as store:
+                assert len(store.rows()) == 1
+            with (
+                Store(path) as store,
+                pytest.raises(McoverError, match=r"cannot be written: .*readonly"),
+            ):
+                store.put([row(1)])
+        finally:
+            if is_root:
+                os.seteuid(0)
+            Path(name).chmod(0o755)
 
 
 def test_a_creation_that_was_killed_leaves_no_drafts(tmp_path):
