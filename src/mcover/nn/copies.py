@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ class Override:
         """The forward that a module had before."""
         override = vars(module).get("forward")
         found = override.instance if isinstance(override, Override) else override
-        return type(module).forward.__get__(module) if found is None else found
+        return MethodType(type(module).forward, module) if found is None else found
 
     @staticmethod
     def remove(tree: nn.Module) -> None:
