@@ -47,11 +47,21 @@ def mean(values: ArrayLike, seed: int = 0) -> Estimate:
     centre = float(sample.mean())
     if np.ptp(sample) == 0:
         return Estimate(centre, centre, centre, len(sample))
+    # Resamples of few values often tie with their mean. On a grid this fine sums are exact, so that
+    # a CPU's order of summation breaks no tie and the interval is the same everywhere.
+    bits = 52 - len(sample).bit_length()
+    grid = 2.0 ** (np.frexp(np.abs(sample).max())[1] - bits)
     rng = np.random.default_rng(seed)
     with np.errstate(invalid="ignore"):
-        drawn = bootstrap((sample,), np.mean, n_resamples=_RESAMPLES, method="BCa", rng=rng)
+        drawn = bootstrap(
+            (np.rint(sample / grid),),
+            np.mean,
+            n_resamples=_RESAMPLES,
+            method="BCa",
+            rng=rng,
+        )
     interval = drawn.confidence_interval
-    return Estimate(centre, float(interval.low), float(interval.high), len(sample))
+    return Estimate(centre, grid * float(interval.low), grid * float(interval.high), len(sample))
 
 
 def fraction(hits: ArrayLike) -> Estimate:
