@@ -28,7 +28,7 @@ _UNREADABLE = (OSError, KeyError, TypeError, ValueError, RuntimeError, Safetenso
 
 @dataclass(frozen=True)
 class Mlp:
-    """A perceptron with ReLU layers; images are flattened.
+    """A multilayer perceptron with ReLU; images are flattened.
 
     >>> Mlp((64, 32, 10)).build(seed=0)
     Sequential(

@@ -62,8 +62,8 @@ class PerceptronTrial(_Instance):
     def anneal(self, seed: int, **how: Any) -> tuple[Outcome, Trajectory]:
         """The outcome of the best read, and the course of all of them."""
         problem = self.problem(seed)
-        how = {"num_reads": self.reads, "seed": [seed, 1], "workers": 1, "record": 2} | how
-        result = anneal(problem, self.method, schedule=self.schedule, **how)
+        how = {"schedule": self.schedule, "num_reads": self.reads, "record": 2, **how}
+        result = anneal(problem, self.method, seed=[seed, 1], workers=1, **how)
         if result.interrupted:
             raise KeyboardInterrupt  # an unfinished annealing has no outcome
         best = int(np.argmin(result.collapsed_energy))

@@ -100,8 +100,8 @@ class Objective:
 class CommitteeObjective(Objective):
     """f_γ of a committee machine, or of covers of it; errors are those of the hard one.
 
-    Gradients are taken by :class:`FusedGradient`, on the covered model's own storage and along its
-    own routes. ``fused=False``, or weights that are not on a CPU, take autograd through the module.
+    Gradients are taken by :class:`FusedGradient` along the model's own routes; by autograd with
+    ``fused=False``, and where the weights are not on a CPU.
     """
 
     def __init__(self, model: nn.Module, fused: bool = True) -> None:
@@ -153,7 +153,6 @@ class CommitteeObjective(Objective):
         (self._fused or self.machine).settle()
 
     def collapse(self, model: nn.Module) -> committee.CommitteeMachine:
-        """The mean of the covers, rows at √N."""
         one = committee.collapse(model)
         # An average of weights was copied when the machine was less sharp.
         one.beta, one.gamma = self.machine.beta, self.machine.gamma
