@@ -126,7 +126,7 @@ class _Trial:
 
     @property
     def _moved_by(self) -> Method:
-        """The method, where one routed cover is the model itself."""
+        """The method that acts: one routed cover is the model itself, and trains by SGD."""
         return SGD() if isinstance(self.method, Lifted) and self.covers == 1 else self.method
 
     def train(
