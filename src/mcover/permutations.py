@@ -189,20 +189,19 @@ class LoopChain:
 
     How many loops lie between two draws is measured. ``_CHAINS`` chains, half of them from the best
     route and half from uniform permutations, make ``_DRAWS`` draws each, and the loops between
-    draws are doubled until the chains agree: until in every row the variance of the marginals
-    between chains is that of independent draws. A factor F of it means draws worth 1/F of
-    independent ones; chains that stay where they started have F = ``_DRAWS``. An autocorrelation r
-    of successive draws has F = (1 + r) / (1 − r): about 0.4 at most passes, and ``_SPACING`` times
-    as many loops leave about 0.001. Routes of a sector that no chain has seen go unnoticed, as do
-    differences in rows that move in fewer than 1/``_DRAWS`` of the draws.
+    draws are doubled until in every row the variance of the marginals between chains is that of
+    independent draws. A factor F of it means draws worth 1/F of independent ones; chains that stay
+    where they started have F = ``_DRAWS``. An autocorrelation r of successive draws has
+    F = (1 + r) / (1 − r): about 0.4 at most passes, and ``_SPACING`` times as many loops leave
+    about 0.001. Routes of a sector that no chain has seen go unnoticed, as do differences in rows
+    that move in fewer than 1/``_DRAWS`` of the draws.
 
     What it draws from is the law of a kernel whose entries are rounded to 2⁻⁵⁰. The total variation
     from the law is, to first order, at most 2⁻⁵⁰ Σ_αβ perm(Q without α, β) / perm(Q), and that sum
     is M times the mean number of steps in a loop: about 2e-12 for 50 steps at M = 40.
 
-    Attributes:
-        loops: between two draws.
-        disagreement: the largest factor F of any row in the last test; inf where loops did not end.
+    ``loops`` lie between two draws; ``disagreement`` is the largest factor F of any row in the last
+    test, inf where loops did not end.
     """
 
     def __init__(self, matrix: NDArray[np.float64], best: NDArray[np.int64]) -> None:
@@ -274,13 +273,7 @@ def sample(
     method: Sampling = "auto",
     threads: int | None = None,
 ) -> Routes:
-    """``size`` routes from the law of ``kernel``, shape (size, M). See :class:`Sampler`.
-
-    >>> from mcover.topology import Identity
-    >>> sample(Identity().matrix(3), size=2, seed=0)
-    array([[0, 1, 2],
-           [0, 1, 2]], dtype=uint8)
-    """
+    """``size`` routes from the law of ``kernel``, shape (size, M). See :class:`Sampler`."""
     return Sampler(kernel, method).sample(size, seed, threads)
 
 

@@ -5,8 +5,6 @@ defaults. So a new field with a default that changes nothing leaves every stored
 ``kind`` also tells the members of a union, or the subclasses of a base class, apart.
 """
 
-from __future__ import annotations
-
 import math
 import types
 import typing

@@ -1,7 +1,5 @@
 """Numbers with their intervals: nothing here returns a bare mean."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """How to anneal: methods and schedules as frozen values, for Python, commands, cells and files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
@@ -21,7 +19,6 @@ Order = Literal["random", "sequential"]
 MAX_COVERS = 255
 MAX_COUPLING = 300.0
 _RING = GaussianRing(1.5, shift=2)
-_EXAMPLE = "LinearSchedule(0.4, 0.01, 1e-4) or another schedule of mcover.annealing"
 
 
 class _Method:
@@ -41,14 +38,11 @@ class MCover(_Method):
 
     kind: ClassVar[str] = "mcover"
 
-    covers: int = 3
-    """Number of covers M."""
-    topology: Topology = _RING
-    """Where routes are drawn from."""
+    covers: int = 3  # Number of covers M.
+    topology: Topology = _RING  # Where routes are drawn from.
     bank: int | None = 10
     """Destinations S that are kept; None keeps all of them, which is the exact lift."""
-    redraw_every: int | None = None
-    """Sweeps between fresh routes; None keeps them for good."""
+    redraw_every: int | None = None  # Sweeps between fresh routes; None keeps them for good.
 
     def __post_init__(self) -> None:
         checks.counts(self, "covers", most=MAX_COVERS)
@@ -62,12 +56,9 @@ class RSA(_Method):
 
     kind: ClassVar[str] = "rsa"
 
-    covers: int = 3
-    """Number of replicas M."""
-    coupling: float = 1.0
-    """Attraction γ between replicas, at most 300."""
-    coupling_growth: float = 0.0
-    """γ is multiplied by 1 + this after every sweep."""
+    covers: int = 3  # Number of replicas M.
+    coupling: float = 1.0  # Attraction γ between replicas, at most 300.
+    coupling_growth: float = 0.0  # γ is multiplied by 1 + this after every sweep.
 
     def __post_init__(self) -> None:
         checks.counts(self, "covers", most=MAX_COVERS)
@@ -98,8 +89,7 @@ class LinearSchedule:
     start: float = 0.4
     stop: float = 0.01
     step: float = 1e-4
-    sweeps: int = 1
-    """Sweeps at each temperature."""
+    sweeps: int = 1  # Sweeps at each temperature.
 
     def __post_init__(self) -> None:
         checks.numbers_of(self, "start", "stop", "step", above=0)
@@ -122,8 +112,7 @@ class GeometricSchedule:
     start: float = 0.4
     stop: float = 0.01
     count: int = 1000
-    sweeps: int = 1
-    """Sweeps at each temperature."""
+    sweeps: int = 1  # Sweeps at each temperature.
 
     def __post_init__(self) -> None:
         checks.numbers_of(self, "start", "stop", above=0)
@@ -204,10 +193,8 @@ def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) 
 class AnnealOptions:
     """How each read is annealed: what a result keeps of the arguments it was made with."""
 
-    method: Method = MCover()
-    """M-cover, replicas that attract each other, or one copy."""
-    schedule: Schedule = field(default_factory=LinearSchedule)
-    """One temperature for each sweep."""
+    method: Method = MCover()  # M-cover, replicas that attract each other, or one copy.
+    schedule: Schedule = field(default_factory=LinearSchedule)  # One temperature for each sweep.
     rule: Rule = "glauber"
     """Acceptance: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T))."""
     energy: Energy = "linear"
@@ -220,7 +207,8 @@ class AnnealOptions:
     def __post_init__(self) -> None:
         example = "mcover.MCover(...), RSA or Vanilla"
         checks.instance("method", self.method, (MCover, RSA, Vanilla), example)
-        checks.instance("schedule", self.schedule, Schedule.__args__, _EXAMPLE)
+        example = "LinearSchedule(0.4, 0.01, 1e-4) or another schedule of mcover.annealing"
+        checks.instance("schedule", self.schedule, Schedule.__args__, example)
         checks.choice("rule", self.rule, ("glauber", "metropolis"))
         checks.choice("energy", self.energy, ("linear", "errors"))
         checks.choice("order", self.order, ("random", "sequential"))

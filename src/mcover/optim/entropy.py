@@ -1,7 +1,5 @@
 """Entropy-SGD: descent on the local entropy, by a short Langevin walk around the weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The pull is found from the values before the step and applied beside the base's 
 AdamW decays weights beside Adam's: momentum and normalisation act on gradients of losses alone.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from abc import abstractmethod
