@@ -46,8 +46,6 @@ class FactorGraph:
     >>> from mcover.topology import GaussianRing, Uniform
     >>> bond = lambda a, b: -a * b
     >>> ising = FactorGraph([(bond, (0, 1)), (bond, (1, 2)), (bond, (2, 0))])
-    >>> ising.objective([1, 1, -1])
-    1
     >>> lifted = ising.lift(Uniform(), covers=4, wiring="sym", seed=0)
     >>> lifted.objective([[1, 1, 1]] * 4)
     -12.0
@@ -74,9 +72,8 @@ class FactorGraph:
                 for factor in factors
             )
         except (TypeError, LookupError) as error:
-            raise McoverError(
-                f"factors cannot be read: {error}; write [(loss, (0, 1)), ...]."
-            ) from error
+            example = "[(loss, (0, 1)), ...]"
+            raise McoverError(f"factors cannot be read: {error}; write {example}.") from error
         if not self.factors:
             raise McoverError("a factor graph needs factors; write [(loss, (0, 1)), ...].")
         for index, factor in enumerate(self.factors):

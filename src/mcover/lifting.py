@@ -1,10 +1,11 @@
 """How a module is lifted: the options of each routing, as frozen values that need no torch."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from mcover import checks
 from mcover.errors import McoverError
+from mcover.plain import Tagged
 from mcover.topology import Topology, as_topology
 
 Mixer = Literal["sampled", "exact"]
@@ -14,10 +15,8 @@ _LOUDEST = 1e6  # noise beyond it leaves nothing of the weights
 
 
 @dataclass(frozen=True)
-class Messages:
+class Messages(Tagged, kind="messages"):
     """The message lift: messages of blocks of a layer's inputs are mixed across covers."""
-
-    kind: ClassVar[str] = "messages"
 
     blocks: int | None = 8
     """Input blocks G of each mixing layer, at most one per input; None is one per input."""
@@ -47,13 +46,11 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class Directed:
+class Directed(Tagged, kind="directed"):
     """The directed lift: each weight of a whole virtual model is read from its routed cover.
 
     With ``redraw_every`` the bank keeps no more destinations than are visited.
     """
-
-    kind: ClassVar[str] = "directed"
 
     bank: int | None = 8  # Destinations whose routes are kept; None is all: the exact lift.
     destinations: int | None = 1
@@ -126,12 +123,8 @@ def routing_of(routing: Any) -> Routing:
     >>> routing_of("directed")
     Directed(bank=8, destinations=1, granularity='weight', redraw_every=None)
     """
-    if isinstance(routing, Messages | Directed):
-        return routing
-    for cls in (Messages, Directed):
-        if isinstance(routing, str) and routing == cls.kind:
-            return cls()
-    raise McoverError(
-        f"routing is {routing!r}; write 'messages', 'directed', mcover.Messages(...) or "
-        "mcover.Directed(...)."
-    )
+    if isinstance(routing, str) and routing in ("messages", "directed"):
+        return Messages() if routing == "messages" else Directed()
+    example = "'messages', 'directed', mcover.Messages(...) or mcover.Directed(...)"
+    kinds: tuple[type[Routing], ...] = (Messages, Directed)
+    return checks.instance("routing", routing, kinds, example)

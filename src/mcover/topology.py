@@ -7,13 +7,14 @@ conditions the numbers, and matters where Q itself mixes messages.
 """
 
 from dataclasses import Field, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
 from mcover.errors import McoverError, UnreachableError
+from mcover.plain import Tagged
 
 Matrix = NDArray[np.float64]
 
@@ -33,13 +34,8 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Topology:
+class Topology(Tagged):
     """Base of all topologies: a subclass says its kind and its log-kernel, the rest follows."""
-
-    kind: ClassVar[str]
-
-    def __init_subclass__(cls, kind: str = "") -> None:
-        cls.kind = kind or cls.__name__.lower()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -297,10 +293,9 @@ def log_weights(matrix: ArrayLike) -> Matrix:
         weights = given.astype(float)
     except (TypeError, ValueError, OverflowError) as error:
         raise McoverError(f"a kernel must be an array of numbers: {error}.") from error
-    if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
-        raise McoverError(f"a kernel must be square (covers, covers); got shape {weights.shape}.")
-    if not weights.size:
-        raise McoverError("a kernel needs at least one cover; got an empty matrix.")
+    if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or not weights.size:
+        wanted = "square, (covers, covers), with at least one cover"
+        raise McoverError(f"a kernel must be {wanted}; got shape {weights.shape}.")
     if not np.all(np.isfinite(weights)):
         raise McoverError("a kernel must be finite; replace its NaN or infinite entries.")
     if np.any(weights < 0):

@@ -228,7 +228,7 @@ class _Annealing:
             made, took = len(accepted), max(time.perf_counter() - since, 1e-6)
             slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / took)))
             accepted_since, sweeps_since = accepted_since + int(accepted.sum()), sweeps_since + made
-            solved = made < there - here or (options.stop_at_zero and energies[-1] == 0)
+            solved = options.stop_at_zero and energies[-1] == 0
             here += made
             self.energy[read] = float(energies[-1]) * state.unit
             self.acceptance[read] = accepted_since / (sweeps_since * self.covers * problem.sites)

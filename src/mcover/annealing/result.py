@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcover.annealing.options import AnnealOptions
-from mcover.annealing.problems import Signs, as_signs, read_arrays
+from mcover.annealing.problems import Signs, read_arrays
 from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.plain import from_plain, to_plain
@@ -89,33 +89,19 @@ class AnnealResult:
             if about["format"] != _FORMAT:
                 raise McoverError(f"it holds {about['format']}, not {_FORMAT}")
             course = Trajectory(**{name: arrays[f"trajectory.{name}"] for name in _TRAJECTORY})
-            result = cls(
+            return cls(
                 **{name: arrays[name] for name in _ARRAYS},
                 trajectory=course,
                 options=from_plain(AnnealOptions, about["options"], "options"),
                 interrupted=bool(about["interrupted"]),
             )
-            _check_shapes(result)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise McoverError(f"{path} is not a result that mcover saved: {error}.") from error
-        return result
 
 
 _TRAJECTORY = [field.name for field in fields(Trajectory)]
 _ABOUT = ("trajectory", "options", "interrupted")
 _ARRAYS = [field.name for field in fields(AnnealResult) if field.name not in _ABOUT]
-
-
-def _check_shapes(result: AnnealResult) -> None:
-    as_signs("weights", result.weights, (None, result.options.method.covers, None))
-    reads, points = len(result.weights), len(result.trajectory.sweep)
-    wrong = [n for n in _ARRAYS if n != "weights" and getattr(result, n).shape != (reads,)]
-    for name in _TRAJECTORY:
-        expected = (points,) if name in ("sweep", "temperature") else (reads, points)
-        if getattr(result.trajectory, name).shape != expected:
-            wrong.append(f"trajectory.{name}")
-    if wrong:
-        raise McoverError(f"the shapes of {', '.join(wrong)} do not fit {reads} reads")
 
 
 def collapse_mean(weights: Signs) -> NDArray[np.float64]:
