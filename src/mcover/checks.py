@@ -186,11 +186,7 @@ def cpus() -> int:
 
 
 def readable_bytes(count: float) -> str:
-    """A number of bytes as people write it.
-
-    >>> readable_bytes(3 * 2**20)
-    '3 MiB'
-    """
+    """A number of bytes as people write it, such as 3 MiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.4g} {unit}"

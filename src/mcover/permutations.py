@@ -4,8 +4,7 @@ Two ways to draw from it:
 
 - **exact** (to :data:`EXACT_COVERS` covers, on request to :data:`TABLE_COVERS`): a table over the
   2^M sets of columns holds the permanent of what is left, so each row is drawn from its exact
-  conditional. The table is built once per :class:`Sampler`; draws are independent. The uniform law
-  and a kernel with a single permutation need no table: they are exact at any M.
+  conditional. The uniform law and a single possible permutation need no table, at any M.
 - **chain** (beyond): :class:`LoopChain`, whose stationary distribution is the law. Before the first
   draw it is tested, and it is refused where it cannot be shown to forget where it started.
 
@@ -145,14 +144,13 @@ class Sampler:
     def _exact(self, rng: Generator, out: Routes) -> None:
         if self._is_forced:
             out[:] = self._best_route
-            return
-        if self._is_flat and self.covers > EXACT_COVERS:
+        elif self._is_flat and self.covers > EXACT_COVERS:
             out[:] = np.arange(self.covers)
             rng.permuted(out, axis=1, out=out)
-            return
-        from mcover.permutation_kernels import exact_routes
+        else:
+            from mcover.permutation_kernels import exact_routes
 
-        exact_routes(self.matrix, self._table, rng, out)
+            exact_routes(self.matrix, self._table, rng, out)
 
     @cached_property
     def _loop_chain(self) -> LoopChain:

@@ -67,8 +67,8 @@ def anneal(
         order: of proposals in a sweep.
         stop_at_zero: whether to end a read early.
         num_reads: independent runs, each with its own start and routes.
-        seed: the same seed gives the same result, bit for bit, on any number of workers, and read
-            r does not depend on how many reads there are.
+        seed: the same seed gives the same bits on any number of workers, and read r does not depend
+            on how many reads there are.
         initial_states: ±1 weights to start from, shape (sites,), (M, sites) or (reads, M, sites);
             random and independent for each cover by default.
         record: how many points of the trajectory to keep, or the temperatures to keep.
@@ -80,8 +80,7 @@ def anneal(
 
     >>> import mcover
     >>> problem = mcover.teacher_student(51, alpha=3.0, seed=0)
-    >>> method = mcover.MCover(covers=3, bank=4)
-    >>> result = mcover.anneal(problem, method, num_sweeps=200, num_reads=4, seed=0)
+    >>> result = mcover.anneal(problem, mcover.MCover(covers=3), num_sweeps=20, num_reads=4, seed=0)
     >>> result.weights.shape, result.collapsed.shape, result.energy.shape
     ((4, 3, 51), (4, 51), (4,))
     """

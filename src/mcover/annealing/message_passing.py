@@ -158,9 +158,8 @@ def state_evolution(
     """Iterates q → r(q) → q(r) (BKMMZ, state evolution) to a fixed point.
 
     ``"uninformed"`` starts at q = 0 and describes message passing. ``"informed"`` starts at the
-    teacher, q = 1, which for ±1 weights attracts at every α > 0: near it r grows like 1/√V, and V
-    falls like exp(−r/2). The fixed point of larger free entropy is the Bayes-optimal one: the
-    uninformed one below :func:`information_threshold`, q = 1 above.
+    teacher, q = 1, which for ±1 weights attracts at every α > 0. The fixed point of larger free
+    entropy is Bayes-optimal: the uninformed one below :func:`information_threshold`, q = 1 above.
 
     >>> round(state_evolution(1.0).clipped_error, 3), state_evolution(1.6).overlap
     (0.257, 1.0)

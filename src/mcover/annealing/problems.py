@@ -62,11 +62,7 @@ class Problem:
         return self.patterns * self.labels[:, None]
 
     def energy(self, weights: Weights, kind: str = "linear") -> NDArray[np.float64]:
-        """Energy of single students, shape (..., K·N) → (...).
-
-        "linear" is Σ_μ max(0, −Δ_μ), with Δ the margin of a perceptron or the vote of a committee;
-        "errors" is the number of wrong patterns.
-        """
+        """Σ_μ max(0, −Δ_μ) or, by kind, the number of "errors", shape (..., K·N) → (...)."""
         if checks.choice("energy", kind, ("linear", "errors")) == "errors":
             return self.training_errors(weights).astype(np.float64)
         fields = _fields(self.gauged, self._students(weights), self.hidden)
@@ -134,8 +130,7 @@ class Perceptron(Problem):
 class Committee(Problem):
     """A committee machine: the majority of K hidden signs is to be the label.
 
-    Its margin is the vote: Δ_μ = K^-½ Σ_k (vote of unit k, ±1), so the linear energy is
-    Σ_μ max(0, −Δ_μ) in votes. With one hidden unit it is a perceptron.
+    Its margin is the vote, Δ_μ = K^-½ Σ_k (vote of unit k, ±1). With K = 1 it is a perceptron.
     """
 
 
@@ -212,16 +207,11 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
 
 
 def load_problem(path: str | Path, hidden: int = 1) -> Problem:
-    """A problem from an .npz file with the arrays ``patterns``, ``labels`` and perhaps ``teacher``.
-
-    Write one with ``np.savez(path, patterns=..., labels=...)``; all entries are ±1.
-    """
+    """A problem from an .npz file of ±1 arrays: ``patterns``, ``labels``, perhaps ``teacher``."""
     arrays = read_arrays(path)
     if not {"patterns", "labels"} <= set(arrays):
-        raise McoverError(
-            f"{path} holds the arrays {sorted(arrays)}; it needs 'patterns' and 'labels': "
-            "np.savez(path, patterns=..., labels=...)."
-        )
+        needed = "it needs 'patterns' and 'labels': np.savez(path, patterns=..., labels=...)"
+        raise McoverError(f"{path} holds the arrays {sorted(arrays)}; {needed}.")
     return Committee(arrays["patterns"], arrays["labels"], hidden, arrays.get("teacher"))
 
 
