@@ -247,8 +247,6 @@ def checked(plain: dict[str, Any]) -> Row:
     texts = [*(plain[name] for name in _TEXTS), canonical(plain["settings"]), *facts]
     if any(_CONTROL.search(str(text)) for text in (*texts, *facts.values())):
         raise ValueError("a text holds control characters")
-    if len(message) > _LONGEST:
-        raise ValueError(f"the message has more than {_LONGEST:,} characters")
     if (other := config_hash(kind, plain["settings"])) != plain["config"]:
         raise ValueError(f"settings of config {plain['config']} belong to {other}")
     if not 0 <= seed < 2**63:
@@ -291,25 +289,23 @@ def write_csv(rows: Iterable[Row], path: str | Path) -> int:
     message that a spreadsheet would take for a formula has an apostrophe before it.
     """
     ordered = sorted(rows, key=lambda row: (row.kind, row.config, row.seed))
-    names = sorted({name for row in ordered for name in row.outcome})
+    names = sorted({_OUTCOME + name for row in ordered for name in row.outcome})
     file = io.StringIO(newline="")
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*_COLUMNS, *(_OUTCOME + name for name in names)])
-    config, facts = "", ""
+    writer = csv.DictWriter(file, [*_COLUMNS, *names], restval="", lineterminator="\n")
+    writer.writeheader()
+    config, facts = "", None
     for row in ordered:
-        what = (
-            ("", "", "")
-            if row.config == config
-            else (row.config, row.kind, canonical(row.settings))
-        )
-        origin_text = canonical(row.origin)
-        how = (row.seed, row.status, repr(row.seconds), row.finished)
-        message = f"'{row.message}" if row.message.startswith(_FORMULA) else row.message
-        outcomes = [repr(row.outcome[name]) if name in row.outcome else "" for name in names]
-        writer.writerow(
-            [*what, *how, "" if origin_text == facts else origin_text, message, *outcomes]
-        )
-        config, facts = row.config, origin_text
+        line = {"seed": row.seed, "status": row.status, "seconds": repr(row.seconds)}
+        line |= {"finished": row.finished, "message": row.message}
+        line |= {_OUTCOME + name: repr(value) for name, value in row.outcome.items()}
+        if row.message.startswith(_FORMULA):
+            line["message"] = f"'{row.message}"
+        if row.config != config:
+            line |= {"config": row.config, "kind": row.kind, "settings": canonical(row.settings)}
+        if row.origin != facts:
+            line["origin"] = canonical(row.origin)
+        writer.writerow(line)
+        config, facts = row.config, row.origin
     write_atomic(path, file.getvalue().encode())
     return len(ordered)
 
@@ -320,20 +316,15 @@ def read_csv(path: str | Path) -> list[Row]:
     if not Path(path).is_file():
         raise McoverError(f"{path} is not a file; write one that 'mcover study export' wrote.")
     with Path(path).open(newline="", encoding="utf-8") as file:
-        lines = csv.reader(file, strict=True)
+        lines = csv.DictReader(file, strict=True)
         try:
-            header = next(lines, [])
-            _check_header(header)
+            _check_header(list(lines.fieldnames or []))
             above: dict[str, str] = {}
-            for line in lines:
-                if len(line) != len(header):
-                    raise ValueError(f"{len(line)} columns where the header has {len(header)}")
-                texts = dict(zip(header, line, strict=True))
-                given = [
-                    *(_WHAT if texts["config"] else []),
-                    *(["origin"] if texts["origin"] else []),
-                ]
-                above |= {name: texts[name] for name in given}
+            for texts in lines:
+                if None in texts or None in texts.values():
+                    raise ValueError("it has more or fewer columns than the header")
+                changed = (_WHAT if texts["config"] else []) + ["origin"] * bool(texts["origin"])
+                above |= {name: texts[name] for name in changed}
                 row = _row(texts | above)
                 known = found.setdefault(row.key, row)
                 if not known.agrees(row):

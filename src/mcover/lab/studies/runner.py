@@ -1,7 +1,6 @@
 """Runs what is missing of a plan, and keeps each trial as it ends.
 
-An engine is where trials run: it takes a trial and a seed and gives a future of the row. Here are
-this very process, and processes of one core each.
+An engine is where trials run: it takes a trial and a seed and gives a future of the row.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import resource_tracker
-from typing import Protocol
 
 from loky import ProcessPoolExecutor
 
@@ -36,19 +34,6 @@ Progress = Callable[[float, str], None]
 
 class TrialError(McoverError):
     """A trial ended with an error that is not about its settings: the study stops, rows stay."""
-
-
-class Engine(Protocol):
-    """Where trials run."""
-
-    workers: int
-    """How many trials may be in flight."""
-
-    def submit(self, trial: Trial, seed: int) -> Future[Row]:
-        """Starts a trial by :func:`run_trial`, whose errors its future may raise."""
-
-    def shutdown(self) -> None:
-        """Drops the trials in flight and leaves nothing behind."""
 
 
 def run_trial(trial: Trial, seed: int) -> Row:
@@ -103,7 +88,7 @@ class Processes:
         return self._threads.submit(self._run, trial, seed)
 
     def shutdown(self) -> None:
-        # In a thread, so that another Ctrl-C does not stop it halfway.
+        """Drops the trials in flight, in a thread: another Ctrl-C does not stop it halfway."""
         thread = threading.Thread(target=self._end)
         thread.start()
         thread.join()
@@ -155,6 +140,9 @@ def _follow(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
     os._exit(1)
+
+
+Engine = Inline | Processes
 
 
 @dataclass(frozen=True)
