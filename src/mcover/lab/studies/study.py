@@ -25,12 +25,11 @@ Rows = Mapping[Key, Row]
 
 @dataclass(frozen=True)
 class Published:
-    """A value of the paper (arXiv:2605.09256), "mean ± CI"."""
+    """A value of Table 1 of the paper (arXiv:2605.09256), "mean ± CI"."""
 
     value: float
     half_width: float
     trials: int | None = None
-    where: str = "Table 1"
 
     def __str__(self) -> str:
         digits = 4 if self.value < 0.05 or self.half_width > 0.002 else 3

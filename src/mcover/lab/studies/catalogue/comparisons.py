@@ -45,9 +45,7 @@ TABLE_1 = Study(
     source="Table 1",
     about=(
         "Perceptron: N = 1000, α = 1.58, RSA with γ = 1, M-cover with σ = 3, shift = 2, S = 10. "
-        "Committee machine: dress against coat, as in committee-errors. MLP: MNIST, as in "
-        "mlp-errors. Scale quick: committees with S = 4 for 4,000 epochs, MLPs on 6,000 images for "
-        "10 epochs."
+        "Committee machine: as in committee-errors. MLP: as in mlp-errors."
     ),
     cells=at_scales(_table_1, smoke=(2, 2, 2), quick=(10, 3, 3), paper=(100, 10, 5)),
     contrasts=(
