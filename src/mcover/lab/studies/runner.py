@@ -71,7 +71,7 @@ class Inline:
 
 
 class Processes:
-    """So many processes of one core each; a trial does not know how many there are.
+    """So many processes of one core each, for one run; a trial does not know how many there are.
 
     Each has a thread and an executor of its own, so that a process that is killed takes no other
     trial with it. Its trial runs again, up to :data:`ATTEMPTS` times in all, and then has failed.
