@@ -318,9 +318,7 @@ _SMOKE = ("vanilla", "message lift M=5", _DROPOUT)
 _SMOKE_CHOOSING = Choosing(extra={"validation": 300}, seeds=1)
 
 
-def _low_data(
-    scale: Scale, names: tuple[str, ...], trials: int, lines: _Lines, model: Any
-) -> Cells:
+def _low_data(scale: Scale, names: Sequence[str], trials: int, lines: _Lines, model: Any) -> Cells:
     base = NetworkTrial("mnist", Training(60, 100), images=1000, model=model)
     if scale == "smoke":
         base = NetworkTrial("digits", Training(2, 50), images=100, model=model)
