@@ -39,7 +39,7 @@ from typing import Any, Literal
 import mcover
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.logs import HistoryLog
+from mcover.logs import HistoryLog, check_tensorboard
 
 
 def _framework() -> Any:
@@ -90,8 +90,8 @@ class CollapseCallback(_Callback):
         mode: whether the least or the greatest is best.
         collapse: how the collapse is made, e.g. with batch norms that are computed anew:
             ``lambda covered: covered.collapse(buffers="recalibrate", loader=batches)``.
-        tensorboard: whether the folder gets TensorBoard events of the same metrics, for trainers
-            whose own logger is another.
+        tensorboard: whether ``collapse/`` in the folder gets TensorBoard events of the same
+            metrics, for trainers whose own logger is another.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class CollapseCallback(_Callback):
         self.monitor = monitor
         self.mode = checks.choice("mode", mode, ("min", "max"))
         self.collapse = collapse
-        self.tensorboard = checks.flag("tensorboard", tensorboard)
+        self.tensorboard = check_tensorboard(tensorboard)
         self.best: float | None = None
         """The monitored metric of the collapse in the file."""
         self._saved_at = -1
@@ -134,9 +134,8 @@ class CollapseCallback(_Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero:
-            events = self._folder if self.tensorboard else None
             path = self._folder / "collapse.jsonl"
-            self._log = HistoryLog(path, events, after=trainer.global_step)
+            self._log = HistoryLog(path, self.tensorboard, after=trainer.global_step)
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._start(trainer, pl_module).on_validation_epoch_start()

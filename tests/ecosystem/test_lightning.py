@@ -300,7 +300,7 @@ def test_tensorboard_shows_what_the_lines_hold(tmp_path):
 
     callback = CollapseCallback(tmp_path / "log", tensorboard=True)
     trainer(tmp_path, callback).fit(classifier(), loader(), loader(1))
-    events = EventAccumulator(str(tmp_path / "log"))
+    events = EventAccumulator(str(tmp_path / "log" / "collapse"))
     events.Reload()
     seen = {event.step: event.value for event in events.Scalars("collapse/loss")}
     assert seen == pytest.approx(
