@@ -314,7 +314,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
             "seed": seed,
             "select": lambda v: v is None or callable(v),
             "freeze": flag,
-            "buffers": lambda v: v is None or (isinstance(v, list) and not v),
         },
     ),
     "collapse": (COVERED.collapse, {}, {"how": nothing}),

@@ -84,62 +84,27 @@ def test_in_place_operations_behind_layers_change_nothing(routing):
     assert_same_gradients(changing, covered)
 
 
-class Eats(nn.Module):
-    """Changes its input, and counts."""
-
+class Halves(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.out = nn.BatchNorm1d(6), nn.Linear(6, 3)
-        self.calls = 0
+        self.out = nn.Linear(6, 3)
 
     def forward(self, x):
-        self.calls += 1
-        x.mul_(0.5)
-        return self.out(self.norm(x)) * self.calls
+        return self.out(x.mul_(0.5))
 
 
 @both
-def test_a_model_that_changes_its_input_does_so_for_each_cover_alone(routing):
-    base = Eats().double()
-    covered = lift(base, 3, RING, routing, noise=0, seed=0)
-    x = doubles(4, 6)
-    for _ in range(2):
-        for mode in (True, False):
-            want = base.train(mode)(x.clone())
-            got = covered.train(mode)(x.clone())
-            torch.testing.assert_close(got, want.expand(3, *want.shape))
-    assert covered.net.norm.num_batches_tracked.tolist() == [2, 2, 2]
-
-
-@pytest.mark.parametrize("covers", [1, 3])
-def test_passes_of_a_model_that_changes_its_input_all_see_the_input_as_it_was(covers):
-    class Halves(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.out = nn.Linear(6, 3)
-
-        def forward(self, x):
-            return self.out(x.mul_(0.5))
-
+def test_a_model_that_changes_the_input_that_covers_share_is_refused(routing):
     base, x = Halves().double(), doubles(4, 6)
-    how = Directed(bank=3, destinations=3)
-    covered = lift(base, covers, RING, how, noise=0, seed=0)
-    want = base(x.clone()).repeat(3, 1).expand(covers, 12, 3)
-    for _ in range(2):
-        torch.testing.assert_close(covered(x.clone()), want)
-        torch.testing.assert_close(covered.each(x.expand(covers, 4, 6).clone()), want)
-
-
-def test_a_model_that_begins_to_change_its_input_is_refused():
-    class Sometimes(Eats):
-        def forward(self, x):
-            return self.out(x if self.norm.momentum == 0.1 else x.mul_(2))
-
-    covered = lift(Sometimes(), 3, RING, seed=0)
-    covered(torch.ones(4, 6))
-    covered.net.norm.momentum = 0.2
-    with pytest.raises(McoverError, match=r"changed its input in place.*x\.clone\(\)"):
-        covered(torch.ones(4, 6))
+    with pytest.raises(McoverError, match=r"changes its input in place.*x\.clone\(\)"):
+        lift(base, 3, RING, routing, seed=0)(x.clone())
+    with pytest.raises(McoverError, match=r"changes its input in place.*x\.clone\(\)"):
+        lift(base, 1, RING, Directed(bank=3, destinations=3), seed=0)(x.clone())
+    want = base(x.clone())
+    torch.testing.assert_close(lift(base, 1, RING, routing, seed=0)(x.clone())[0], want)
+    covered = lift(base, 3, RING, routing, noise=0, seed=0)
+    each = covered.each(x.expand(3, 4, 6).clone())  # inputs of their own
+    torch.testing.assert_close(each, want.expand(3, 4, 3))
 
 
 @both
@@ -246,7 +211,7 @@ def test_state_of_a_module_stays_in_its_cover(routing, covers):
 
 
 @both
-def test_a_buffer_that_is_assigned_leaves_what_backward_saved_and_can_be_undone(routing):
+def test_a_buffer_that_is_assigned_leaves_what_backward_saved(routing):
     class Remembers(nn.Module):
         def __init__(self):
             super().__init__()
@@ -255,7 +220,7 @@ def test_a_buffer_that_is_assigned_leaves_what_backward_saved_and_can_be_undone(
             self.register_buffer("last", None)
 
         def forward(self, x):
-            y = self.inner(x.mul_(0.5)) * self.scale  # the old scale is saved for backward
+            y = self.inner(x) * self.scale  # the old scale is saved for backward
             last = 0 if self.last is None else self.last
             self.scale = 0.9 * self.scale + 0.1 * y.detach().mean(0)
             self.last = y.detach().sum(0)
@@ -263,34 +228,15 @@ def test_a_buffer_that_is_assigned_leaves_what_backward_saved_and_can_be_undone(
 
     base = Remembers().double()
     covered = lift(base, 3, RING, routing, noise=0, seed=0)
-    for step in range(2):  # the first forward is computed twice: the model changes its input
+    for step in range(2):
         x = doubles(4, 6, seed=step)
-        want, got = base(x.clone()), covered(x.clone())
+        want, got = base(x), covered(x)
         torch.testing.assert_close(got, want.expand(3, *want.shape))
         want.square().sum().backward()
         got.square().sum().backward()
     torch.testing.assert_close(covered.net.inner.weight.grad[1], base.inner.weight.grad)
     torch.testing.assert_close(covered.net.scale, base.scale.expand(3, 3))
     assert covered.state == ("scale", "last")
-
-
-def test_a_shared_buffer_that_is_written_to_is_named():
-    for name, write in (("in place", lambda b: b.add_(1)), ("assigned", lambda b: b + 1)):
-
-        class Writes(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.inner = nn.Linear(6, 3)
-                self.register_buffer("count", torch.zeros(()))
-
-            def forward(self, x, write=write):
-                self.count = write(self.count)
-                return self.inner(x)
-
-        covered = lift(Writes(), 3, RING, buffers=[], seed=0)
-        with pytest.raises(McoverError, match=r"writes to its buffer 'count'.*buffers=\['count'\]"):
-            covered(torch.ones(2, 6))
-        assert lift(Writes(), 3, RING, seed=0)(torch.ones(2, 6)).shape == (3, 2, 3), name
 
 
 @both
@@ -851,7 +797,6 @@ def test_complex_weights_are_right_in_both_routings():
             part = got[1, 2, 3].real if direction == 1 else got[1, 2, 3].imag
             assert slope == pytest.approx(float(part), rel=1e-5)
         assert covered.collapse().inner.weight.is_complex()
-        assert covered.diagnostics().distances.min() > 0
         with pytest.raises(McoverError, match="no sign"):
             covered.collapse("sign")
 
@@ -921,7 +866,6 @@ def test_ensembles_of_single_numbers_are_single_numbers(routing):
     covered = lift(Energy(), 3, RING, how, seed=0).eval()
     x = torch.ones(2, 4)
     assert covered.ensemble(x).shape == ()
-    torch.testing.assert_close(covered.ensemble(x, routed=True), covered(x).mean())
 
 
 def test_targets_that_are_no_batches_are_not_repeated_for_streams():

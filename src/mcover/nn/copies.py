@@ -99,7 +99,10 @@ class Copies:
                     continue
                 name = f"{prefix}.{key}".lstrip(".")
                 if stack is not None and bound is None:
-                    raise written_to_shared(name)
+                    raise McoverError(
+                        f"the model assigns to its sparse buffer {name!r}, which all covers share; "
+                        "make it dense, or keep such state in a plain attribute."
+                    )
                 owner._buffers[key] = _restacked(values, name)
                 named.append(name)
         return named
@@ -184,13 +187,6 @@ def as_one_cover(net: nn.Module, stacks: Iterable[Tensor]) -> nn.Module:
             held = getattr(module, table)
             held.update({key: rows[id(v)] for key, v in held.items() if id(v) in rows})
     return made
-
-
-def written_to_shared(name: str) -> McoverError:
-    return McoverError(
-        f"the model writes to its buffer {name!r}, which all covers share; name it in "
-        f"lift(..., buffers=[{name!r}]), or leave buffers out to keep all buffers for each cover."
-    )
 
 
 class _Place(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from mcover import checks
@@ -21,7 +22,6 @@ from mcover.nn.stacking import (
     add_noise,
     check_covers,
     check_model,
-    kept_buffers,
     selected_parameters,
     stacked_copy,
 )
@@ -40,7 +40,6 @@ def lift(
     noise: float | str = "10%",
     select: Select = None,
     freeze: bool = False,
-    buffers: str | Sequence[str] | None = None,
 ) -> Covered:
     """M covers of a model, as a new module; the model itself is left as it is.
 
@@ -67,8 +66,6 @@ def lift(
         select: which modules to lift: names, globs, or a predicate of name and module; what is
             not selected is shared by all covers. Without it, all that is not frozen is lifted.
         freeze: whether what is shared is left out of training.
-        buffers: names or globs of the buffers that each cover keeps for itself, where the others
-            are constants that all may share; None keeps every buffer for each cover.
 
     Each cover runs the model's own code. In the message lift all must call the layers that mix in
     the same order: a branch on a cover's own values, around such a layer, is refused when covers
@@ -89,7 +86,8 @@ def lift(
     count = settings.covers
     topology.matrix(count)  # an impossible number is refused before anything is copied
     check_covers(model, given)
-    names, state = selected_parameters(model, select), kept_buffers(model, buffers)
+    names = selected_parameters(model, select)
+    state = [name for name, value in model.named_buffers() if value.layout == torch.strided]
     root, freeze = seed_sequence(seed), checks.flag("freeze", freeze)
     with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
         net = stacked_copy(model, count, names, state, given)
@@ -118,21 +116,19 @@ def load(path: str | Path, model: nn.Module) -> Covered:
     file, config, tensors = read(path)
     check_model(model)
     covers = config.settings.covers
-    buffers = {  # also those that have no value yet
-        f"{prefix}.{key}".lstrip("."): value
-        for prefix, module in model.named_modules()
-        for key, value in module._buffers.items()
-    }
-    parameters = dict(model.named_parameters())
-    lost = sorted({*config.lifted} - parameters.keys() | {*config.state} - buffers.keys())
-    if lost:
+    try:
+        for name in config.lifted:
+            model.get_parameter(name)
+        buffers: dict[str, Any] = {name: model.get_buffer(name) for name in config.state}
+    except AttributeError as error:
         raise McoverError(
-            f"{file} was saved from a {config.model} with the tensors {lost[:5]}, which this "
-            f"{full_name(type(model))} does not have; give a model of the same architecture."
-        )
-    kept = [name for name in config.state if buffers[name] is not None]
-    net = stacked_copy(model, covers, config.lifted, kept)
-    for name in set(config.state) - set(kept):  # the model gave it a value when it ran
+            f"{file} was saved from a {config.model} with a tensor which this "
+            f"{full_name(type(model))} does not have ({error}); give a model of the same "
+            "architecture."
+        ) from error
+    held = [name for name, value in buffers.items() if value is not None]
+    net = stacked_copy(model, covers, config.lifted, held)
+    for name in buffers.keys() - held:  # the model gave it a value when it ran
         value = tensors.get(f"net.{name}")
         if value is None or value.shape[:1] != (covers,):
             raise McoverError(f"{file} has no value of the buffer {name!r} for each cover.")
@@ -142,17 +138,12 @@ def load(path: str | Path, model: nn.Module) -> Covered:
         value.requires_grad_(name not in config.frozen)
     # The seed is in the file, with the counters: part of the state.
     covered = Covered(net, config.settings, config.lifted, config.state, seed_sequence(0))
-    own = covered.state_dict()
-    for name in sorted((own.keys() & tensors.keys()) - {"_extra_state"}):
-        want, got = (f"{tuple(t.shape)} of {t.dtype}" for t in (own[name], tensors[name]))
-        if want != got:
-            raise McoverError(
-                f"{file} does not fit at {name!r}: the model has {want}, the file {got}; "
-                "give a model of the same architecture and dtype."
-            )
     try:
+        for name, value in covered.state_dict().items():
+            if name in tensors and value.dtype != tensors[name].dtype:
+                raise RuntimeError(f"{name!r} is {tensors[name].dtype}, not {value.dtype}")
         covered.load_state_dict(tensors)
-    except RuntimeError as error:  # missing or unexpected names
+    except RuntimeError as error:  # also missing or unexpected names, and other shapes
         raise McoverError(
             f"{file} does not fit: {error}. Give a model of the same architecture and dtype."
         ) from error

@@ -338,24 +338,18 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if eligible else tensor
 
 
-_plain_attention = threading.Lock()
-_running = 0
-_fast_before = True
+_lock = threading.Lock()
+_runs: list[bool] = []  # the switch as each run under way found it; the last to end restores it
 
 
 @contextlib.contextmanager
 def attention_as_written() -> Iterator[None]:
     """Keeps torch from replacing attention layers by a fused call that would pass meetings by."""
-    global _running, _fast_before
-    with _plain_attention:
-        if _running == 0:
-            _fast_before = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-        _running += 1
+    with _lock:
+        _runs.append(torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        with _plain_attention:
-            _running -= 1
-            if _running == 0:
-                torch.backends.mha.set_fastpath_enabled(_fast_before)
+        with _lock:
+            torch.backends.mha.set_fastpath_enabled(_runs.pop())

@@ -1,15 +1,11 @@
-"""How covers run: one forward, and what must hold when a forward is computed twice.
-
-That happens to checkpointed forwards, which a backward repeats, and to those that change their
-input, which all covers share.
-"""
+"""How covers run: one forward, and what must hold when checkpointing computes it twice."""
 
 from __future__ import annotations
 
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +15,7 @@ from torch import Tensor, nn
 from mcover.errors import McoverError, McoverWarning
 from mcover.lifting import Directed
 from mcover.nn import directed, trees
-from mcover.nn.copies import Copies, structure, written_to_shared
+from mcover.nn.copies import Copies
 from mcover.nn.layers import sites_of
 from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
@@ -30,35 +26,30 @@ class Runner:
 
     Attributes:
         copies: the modules that covers run on.
-        changes_inputs: whether the model writes to its input, in training and in evaluation, once
-            it has run.
         current: what layers look up in the pass that runs.
-        pending: whether a backward may still run the copies once more.
-        checked: whether layers that mix were called as such.
         bank: the routes in force of a directed lift, once they were asked for.
     """
 
     covered: Any
-    changes_inputs: dict[bool, bool]
     copies: Copies
 
     def __init__(self, covered: Any) -> None:
         copies = Copies(covered.net, covered.covers, self._prepare)
-        self.__setstate__({"covered": covered, "changes_inputs": {}, "copies": copies})
+        self.__setstate__({"covered": covered, "copies": copies})
 
     def __getstate__(self) -> dict[str, Any]:
         """What belongs to the model, and not to forwards that run now."""
-        return {name: getattr(self, name) for name in ("covered", "changes_inputs", "copies")}
+        return {"covered": self.covered, "copies": self.copies}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self.lock = threading.RLock()
         self.current = Pass()
+        self.bank: NDArray[Any] | None = None
         self._weights: list[int] = []  # versions of the weights that these forwards ran with:
         self._known: dict[Any, tuple[int, int]] = {}  # their step and draw, by their inputs
-        self.pending = [False]
-        self.checked = False
-        self.bank: NDArray[Any] | None = None
+        self._pending = [False]  # whether a backward may still run the copies once more
+        self._checked = False
 
     @functools.cached_property
     def sites(self) -> dict[str, Site]:
@@ -69,76 +60,30 @@ class Runner:
     @torch.compiler.disable  # it cannot follow covers from one to the other
     def forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
         """One forward; ``each`` where every tensor has the covers first."""
-        covered = self.covered
+        covered, given = self.covered, trees.tensors((args, kwargs))
         with self.lock:
-            step, number = self._count((args, kwargs))
+            step, number = self._count(given)
             covered.draw(number)
-            run = functools.partial(self._all, (args, kwargs), step, each)
-            changes = self.changes_inputs.get(covered.training)
-            if each or changes or covered.covers == 1:
-                return run(own=bool(changes) or covered.passes > 1)
-            given = trees.tensors((args, kwargs))
-            undo = None if changes is False else self._snapshot(given)
             untouched = versions(given)
-            outputs = run(own=False)
-            changed = versions(given) != untouched
-            if undo is None and changed:
+            outputs = [self._pass(which, (args, kwargs), each) for which in self.turn(step)]
+            readers = covered.passes * (1 if each else covered.covers)
+            if readers > 1 and versions(given) != untouched:
                 raise McoverError(
-                    "the model changed its input in place, which it did not do before, and all "
-                    "covers share the input; write x = x.clone() where its forward begins."
+                    "the model changes its input in place, and all covers share the input; write "
+                    "x = x.clone() where its forward begins."
                 )
-            self.changes_inputs[covered.training] = changed
-            if undo is None or not changed:
-                return outputs
-            undo()
-            return run(own=True)
-
-    def _snapshot(self, inputs: Iterable[Tensor]) -> Callable[[], None]:
-        """A function that undoes all that a forward may change."""
-        covered, copies = self.covered, self.copies
-        copies.follow()
-        modules = [structure(module) for module in copies.modules]
-        state, tables = covered.state, [module._buffers for module in covered.net.modules()]
-        buffers = [dict(table) for table in tables]
-        changed = (*inputs, *covered.state_stacks().values())
-        tensors = [(tensor, tensor.detach().clone()) for tensor in changed]
-        random = torch.get_rng_state()
-
-        def undo() -> None:
-            with torch.no_grad():
-                for tensor, before in tensors:
-                    tensor.copy_(before)
-            for table, own in zip(tables, buffers, strict=True):
-                table.update(own)
-            covered.state = state
-            torch.set_rng_state(random)
-            copies.replace(modules)
-
-        return undo
-
-    def _all(self, whole: Any, step: int, each: bool, *, own: bool) -> Any:
-        """All passes of a forward; ``own`` where covers may write to their inputs."""
-
-        def given(cover: int, tensor: Tensor) -> Tensor:
-            tensor = tensor[cover] if each else tensor
-            return tensor.clone() if own else tensor
-
-        covers = [functools.partial(given, cover) for cover in range(self.covered.covers)]
-        outputs = [
-            self._pass(which, [trees.map_tensors(of, whole) for of in covers])
-            for which in self.turn(step)
-        ]
         return outputs[0] if len(outputs) == 1 else trees.merge(_along_batch, *outputs)
 
-    def _pass(self, which: int, inputs: Sequence[Any]) -> Any:
+    def _pass(self, which: int, whole: Any, each: bool) -> Any:
         """One pass over the M covers: a stream or a destination."""
         covered, copies = self.covered, self.copies
-        if self.pending[0]:
+        if self._pending[0]:
             copies.renew()
         else:
             copies.release()
         stacks, state = covered.stacks(), list(covered.state_stacks().values())
         how = covered.settings.routing
+        rows: list[Sequence[Tensor]]
         if isinstance(how, Directed):
             tables = covered.route_table, covered.route_inverse
             index = covered.route_index[which]
@@ -151,26 +96,22 @@ class Runner:
             place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
             for place, mixer in covered.mixers().items()
         }
-        shared = {n: b for n, b in covered.net.named_buffers() if n not in covered.state}
-        untouched = versions(shared.values())
-        modules = copies.bind(self.current.rows)
-        calls = [
-            functools.partial(module, *args, **kwargs)
-            for module, (args, kwargs) in zip(modules, inputs, strict=True)
-        ]
+
+        def call(cover: int, module: nn.Module) -> Any:
+            args, kwargs = trees.map_tensors(lambda t: t[cover] if each else t, whole)
+            return functools.partial(module, *args, **kwargs)
+
+        calls = [call(*pair) for pair in enumerate(copies.bind(self.current.rows))]
         if self.sites:
             with attention_as_written():
                 outputs = run(calls)
             self._check_meetings()
         else:
             outputs = [call() for call in calls]
-        for name, before, now in zip(shared, untouched, versions(shared.values()), strict=True):
-            if before != now:
-                raise written_to_shared(name)
         new = copies.keep_buffers(self.current.rows)
         covered.state = (*covered.state, *(name for name in new if name not in covered.state))
         result = trees.stack(*outputs)
-        self.pending = mark_until_backward(trees.tensors(result))
+        self._pending = mark_until_backward(trees.tensors(result))
         return result
 
     def turn(self, step: int) -> list[int]:
@@ -179,7 +120,7 @@ class Runner:
         size = len(self.covered.route_index) if self.covered.is_directed else count
         return [(step * count + k) % size for k in range(count)]
 
-    def _count(self, inputs: Any) -> tuple[int, int]:
+    def _count(self, given: list[Tensor]) -> tuple[int, int]:
         """Step and draw of this forward; one that checkpointing computes again has those it had.
 
         Such a forward ran under saved-tensor hooks or without gradients, and comes again with the
@@ -191,7 +132,6 @@ class Runner:
         weights = versions(self.covered.parameters())
         if weights != self._weights:
             self._weights, self._known = weights, {}
-        given = trees.tensors(inputs)
         pairs = zip(given, versions(given), strict=True)
         key = tuple((_address(tensor), tensor.shape, version) for tensor, version in pairs)
         number = self._known.get(key) or self.advance()
@@ -212,7 +152,7 @@ class Runner:
 
     def _check_meetings(self) -> None:
         """Refuses, or says, that layers which seemed to mix were not called as such."""
-        if self.checked:
+        if self._checked:
             return
         places = [site.place(part) for site in self.sites.values() for part in site.shapes]
         silent = [place for place in places if place not in self.current.met]
@@ -221,7 +161,7 @@ class Runner:
                 f"no covers met: the model does not call its layers that mix, {silent[:5]}, but "
                 "uses their weights in some other way. Take routing='directed'."
             )
-        self.checked = True
+        self._checked = True
         if 2 * len(silent) > len(places):
             warnings.warn(
                 f"covers met at {len(places) - len(silent)} layers of {len(places)}: not at "

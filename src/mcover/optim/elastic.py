@@ -78,7 +78,7 @@ class ElasticSGD(Coupled):
     def at_centre(self) -> Iterator[None]:
         """Inside, all replicas are at the centre; outside, they are what they were.
 
-        Running statistics stay those of the replicas: ``collapse(buffers="recalibrate", ...)``.
+        Running statistics stay those of the replicas: ``collapse(loader=...)``.
         """
         stacks = self.stacks()
         kept = [stack.detach().clone() for stack in stacks]
