@@ -22,17 +22,11 @@ MeetingRule = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Meeting(NamedTuple):
-    """What a cover brings to a layer.
+    """What a cover brings to a layer."""
 
-    Attributes:
-        place: the layer's name; covers meet when their places are equal.
-        operands: what this cover has to say.
-        rule: takes the operands of all covers and gives each its result.
-    """
-
-    place: str
+    place: str  # the layer's name; covers meet when their places are equal
     operands: Any
-    rule: MeetingRule
+    rule: MeetingRule  # takes the operands of all covers and gives each its result
 
 
 def meet(place: str, operands: Any, rule: MeetingRule) -> Any:
@@ -45,8 +39,12 @@ def meet(place: str, operands: Any, rule: MeetingRule) -> Any:
             "checkpoint around the covered model instead of inside, or take routing='directed'. "
             "Otherwise call the covered model, or covered.collapse() for a plain one."
         )
-    if cover.hooks_can_be_seen:
-        _refuse_saved_tensor_hooks(place)
+    if cover.hooks_can_be_seen and saved_tensor_hooks_are_active():
+        raise McoverError(
+            f"activation checkpointing, or another saved-tensor hook, is in force inside the model "
+            f"at {place!r}, where covers meet: a single cover cannot be computed again there. "
+            "Checkpoint around the covered model instead, or take routing='directed'."
+        )
     modes = _Modes.now()
     conductor: Any = cover.parent
     result = conductor.switch(Meeting(place, operands, rule))
@@ -134,15 +132,6 @@ def _check_together(covers: list[_Cover], arrived: list[Any]) -> None:
     if here is not None:
         covers[index].throw(error)
     raise error
-
-
-def _refuse_saved_tensor_hooks(place: str) -> None:
-    if saved_tensor_hooks_are_active():
-        raise McoverError(
-            f"activation checkpointing, or another saved-tensor hook, is in force inside the model "
-            f"at {place!r}, where covers meet: a single cover cannot be computed again there. "
-            "Checkpoint around the covered model instead, or take routing='directed'."
-        )
 
 
 _DEVICES = ("cpu", "cuda")
