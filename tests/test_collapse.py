@@ -1,4 +1,4 @@
-"""Back to one model: what collapse, per-cover models and ensembles hand out."""
+"""Back to one model: what collapse and per-cover models hand out."""
 
 import copy
 
@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from mcover import GaussianRing, McoverError, Uniform, lift  # noqa: E402
-from tiny_models import MODELS, Convolutional, Perceptron, Transformer, routed, tiny  # noqa: E402
+from tiny_models import MODELS, Convolutional, Perceptron, Transformer, tiny  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -134,12 +134,3 @@ def test_running_statistics_that_are_not_finite_are_refused():
     covered.net.norm.running_var[2] = float("nan")
     with pytest.raises(McoverError, match=r"'norm.running_var'"):
         covered.collapse()
-
-
-@pytest.mark.parametrize("routing", ROUTINGS)
-def test_the_ensemble_is_the_mean_prediction(routing):
-    model, x = tiny(Perceptron)
-    how = routed(routing, bank=4, destinations=2)
-    covered = lift(model, 3, RING, how, noise=0.5, seed=0).eval()
-    want = torch.stack([covered.cover(k)(x) for k in range(3)]).mean(0)
-    torch.testing.assert_close(covered.ensemble(x), want)

@@ -317,7 +317,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
         },
     ),
     "collapse": (COVERED.collapse, {}, {"how": nothing}),
-    "ensemble": (COVERED.ensemble, {"input": torch.zeros(1, 3)}, {}),
     "cover_loss": (
         mcover.cover_loss,
         {

@@ -506,11 +506,6 @@ def test_outputs_keep_their_form_with_covers_first(routing):
     assert out.parts["pair"].second[0].dtype == torch.bool
     assert (out.parts["none"], out.parts["size"], out.name) == (None, 7, "result")
     torch.testing.assert_close(out.parts["item"], out.logits[:, 0, 0].detach())
-    mean = covered.ensemble(x)
-    votes = torch.stack([covered.cover(k)(x).parts["pair"].first for k in range(3)])
-    assert torch.equal(mean.parts["pair"].first, votes.mode(0).values)
-    assert mean.parts["pair"].second[0].dtype == torch.bool
-    assert mean.logits.shape == (5, 3)
 
 
 def test_outputs_of_different_shapes_are_refused():
@@ -854,18 +849,6 @@ def test_a_lift_that_takes_long_says_what_it_does(monkeypatch, caplog):
     monkeypatch.setattr(module, "draw_indexed_bank", lambda *a: (time.sleep(0.05), draw(*a))[1])
     lift(model, 3, RING, "directed", seed=0)
     assert "drawing routes for 620 parameters of 3 covers" in caplog.text
-
-
-@both
-def test_ensembles_of_single_numbers_are_single_numbers(routing):
-    class Energy(Parting):
-        def forward(self, x):
-            return self.b(torch.tanh(self.a(x))).square().mean()
-
-    how = routed(routing, bank=4, destinations=2, streams=2)
-    covered = lift(Energy(), 3, RING, how, seed=0).eval()
-    x = torch.ones(2, 4)
-    assert covered.ensemble(x).shape == ()
 
 
 def test_targets_that_are_no_batches_are_not_repeated_for_streams():

@@ -1,4 +1,4 @@
-"""From M covers back to models of the base's class: their mean, one of them, their ensemble."""
+"""From M covers back to models of the base's class: their mean, or one of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch.optim.swa_utils import update_bn
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.nn import trees
 
 How = Literal["mean", "sign"] | Callable[[Tensor], Tensor]
 
@@ -61,22 +60,6 @@ def cover(covered: Any, index: int) -> nn.Module:
     """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
     index = checks.whole("cover", index, -covered.covers, covered.covers - 1)
     return _rebuilt(covered, lambda _, stack: stack[index], index)
-
-
-def ensemble(covered: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """The mean prediction of the M covers as models by themselves, shape (B, ...).
-
-    Of whole numbers and truth values it is the most frequent one, the smallest where several
-    are.
-    """
-    each = [cover(covered, index)(*args, **kwargs) for index in range(covered.covers)]
-    return trees.map_tensors(_average, trees.stack(*each))
-
-
-def _average(stack: Tensor) -> Tensor:
-    if stack.is_floating_point() or stack.is_complex():
-        return stack.mean(0)
-    return stack.long().mode(0).values.to(stack.dtype)
 
 
 def _rebuilt(covered: Any, value: Callable[[str, Tensor], Tensor], index: int = 0) -> nn.Module:

@@ -8,7 +8,7 @@ forward: the cover's row of a stack, or the tensor that all covers share.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -70,7 +70,9 @@ class Copies:
 
     def __getstate__(self) -> dict[str, Any]:
         self.follow()
-        modules = [structure(module, bare=True) for module in self.modules]
+        held = [(*module.parameters(), *module.buffers()) for module in self.modules]
+        bare = dict.fromkeys(id(tensor) for tensors in held for tensor in tensors)
+        modules = [structure(module, bare) for module in self.modules]
         return {"net": self.net, "prepare": self.prepare, "modules": modules}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -121,11 +123,7 @@ class Copies:
 
     def renew(self) -> None:
         """Copies the copies: what ran before keeps its tensors, in case it is run once more."""
-        self.replace([structure(module) for module in self.modules])
-
-    def replace(self, modules: list[nn.Module]) -> None:
-        """Goes on with other copies."""
-        self.modules, self._slots = modules, None
+        self.modules, self._slots = [structure(module) for module in self.modules], None
 
     def release(self) -> None:
         """Lets go of all tensors."""
@@ -166,26 +164,14 @@ class Copies:
             self.prepare(module)
 
 
-def structure(tree: nn.Module, *, bare: bool = False) -> nn.Module:
-    """A copy of a module tree that shares its tensors or, bare, has None in their place.
+def structure(tree: nn.Module, replaced: Mapping[int, Tensor | None] | None = None) -> nn.Module:
+    """A copy of a module tree with attributes of its own that shares its tensors.
 
-    Attributes are its own.
+    Those whose ids are in ``replaced`` make room for what it holds.
     """
-    tensors = (*tree.parameters(), *tree.buffers())
-    shared = {id(t): None if bare else t for t in tensors}
-    made = copy.deepcopy(tree, without_graph(tree) | shared)
+    shared = {id(tensor): tensor for tensor in (*tree.parameters(), *tree.buffers())}
+    made = copy.deepcopy(tree, without_graph(tree) | shared | dict(replaced or {}))
     Override.remove(made)
-    return made
-
-
-def as_one_cover(net: nn.Module, stacks: Iterable[Tensor]) -> nn.Module:
-    """A copy of the tree in the base's shapes: each stack replaced by its first row."""
-    rows = {id(stack): stack.detach()[0] for stack in stacks}
-    made = structure(net)
-    for module in made.modules():
-        for table in _TENSORS:
-            held = getattr(module, table)
-            held.update({key: rows[id(v)] for key, v in held.items() if id(v) in rows})
     return made
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mcover.errors import McoverError
 from mcover.lifting import Messages, Settings
-from mcover.nn.copies import as_one_cover
+from mcover.nn.copies import structure
 from mcover.nn.meetings import Pass, Shape, Site
 from mcover.routing import draw_mixers
 from mcover.topology import Topology
@@ -114,14 +114,15 @@ def sites_of(
     """The layers of a covered model that mix, by name."""
     if not isinstance(settings.routing, Messages) or not settings.mixes:
         return {}
-    stacks = {id(net.get_parameter(name)): net.get_parameter(name) for name in lifted}
-    single = as_one_cover(net, stacks.values())
+    lifts = [net.get_parameter(name) for name in lifted]
+    single = structure(net, {id(stack): stack.detach()[0] for stack in lifts})
+    # Stacks of matrices or more: a layer whose bias alone is lifted has no messages to mix.
+    stacks = {id(stack) for stack in lifts if stack.ndim > 2}
     sites: dict[str, Site] = {}
     inside: set[int] = set()
     for (name, layer), own in zip(net.named_modules(), single.modules(), strict=True):
-        # A stack of matrices or more: a layer whose bias alone is lifted has no messages to mix.
-        lifts = any(id(p) in stacks and p.ndim > 2 for p in layer.parameters())
-        shapes = shapes_of(own) if lifts and id(layer) not in inside else ()
+        mixes = id(layer) not in inside and any(id(p) in stacks for p in layer.parameters())
+        shapes = shapes_of(own) if mixes else ()
         if shapes:
             sites[name] = Site(name, {shape.part: shape for shape in shapes}, current)
         if isinstance(layer, nn.MultiheadAttention):  # multiplies by its projections itself

@@ -69,8 +69,9 @@ class Runner:
             readers = covered.passes * (1 if each else covered.covers)
             if readers > 1 and versions(given) != untouched:
                 raise McoverError(
-                    "the model changes its input in place, which all covers share; write x = x.clone() "
-                    "where its forward begins, or give each cover its own through covered.each()."
+                    "the model changes its input in place, which all covers share; write "
+                    "x = x.clone() where its forward begins, or give each cover its own through "
+                    "covered.each()."
                 )
         return outputs[0] if len(outputs) == 1 else trees.merge(_along_batch, *outputs)
 
