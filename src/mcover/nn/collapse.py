@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.optim.swa_utils import update_bn
 from mcover import checks
 from mcover.errors import McoverError
 
-How = Literal["mean", "sign"] | Callable[[Tensor], Tensor]
+How = Literal["mean", "sign"]
 
 
 def collapse(covered: Any, how: How = "mean", loader: Iterable[Any] | None = None) -> nn.Module:
@@ -20,40 +20,17 @@ def collapse(covered: Any, how: How = "mean", loader: Iterable[Any] | None = Non
 
     Args:
         covered: the covered model.
-        how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a stack
-            (M, *shape).
+        how: the "mean" over covers, or the "sign" of it, for ±1 weights.
         loader: training batches to compute running statistics on, as for
             ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, and
             counters are those of the first.
     """
-    method = {"mean": _mean, "sign": _sign}.get(how) if isinstance(how, str) else how
-    if not callable(method):
-        raise McoverError(f"how is {how!r}; write 'mean', 'sign' or a function of a stack.")
-
-    def value(name: str, stack: Tensor) -> Tensor:
-        return _made(method, name, stack) if name in covered.lifted else _mean(stack)
-
-    net = _rebuilt(covered, value)
+    method = _sign if checks.choice("how", how, get_args(How)) == "sign" else _mean
+    lifted = set(covered.lifted)
+    net = _rebuilt(covered, lambda name, stack: (method if name in lifted else _mean)(stack))
     if loader is not None:
         update_bn(loader, net, next(net.parameters()).device)
     return net
-
-
-def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
-    """What a method makes of one stack, if it is a tensor of the base's shape."""
-    try:
-        made = method(stack)
-    except McoverError:
-        raise
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        made = error
-    if not isinstance(made, Tensor) or made.shape != stack.shape[1:]:
-        seen = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else repr(made)
-        raise McoverError(
-            f"how made {seen} of {name!r}, whose stack is {tuple(stack.shape)}; return a tensor of "
-            f"shape {tuple(stack.shape[1:])}, e.g. stack.median(0).values."
-        ) from (made if isinstance(made, Exception) else None)
-    return made.to(stack.dtype)
 
 
 def cover(covered: Any, index: int) -> nn.Module:
@@ -93,5 +70,5 @@ def _mean(stack: Tensor) -> Tensor:
 def _sign(stack: Tensor) -> Tensor:
     """The sign of the sum over covers; a tie is +1."""
     if stack.is_complex():
-        raise McoverError("complex weights have no sign; write how='mean' or a function.")
+        raise McoverError("complex weights have no sign; write how='mean'.")
     return torch.where(stack.sum(0) < 0, -1.0, 1.0).to(stack.dtype)

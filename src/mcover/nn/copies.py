@@ -52,12 +52,9 @@ class Override:
 
 
 class Copies:
-    """M private copies of a module tree.
+    """M private copies of ``net``, a tree whose stacked tensors have the covers first.
 
-    Args:
-        net: the covered model's tree, whose stacked tensors have the covers first.
-        covers: M.
-        prepare: called with the modules of each copy, to give layers that mix their forward.
+    ``prepare`` is called with each copy, to give layers that mix their forward.
     """
 
     net: nn.Module

@@ -49,8 +49,7 @@ def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
             layer that is not to mix.
     """
     name = full_name(kind) if isinstance(kind, type) and issubclass(kind, nn.Module) else kind
-    parts = name.split(".") if isinstance(name, str) else []
-    if len(parts) < 2:
+    if not isinstance(name, str) or "." not in name:
         raise McoverError(
             f"kind is {kind!r}; write a class of layers, or its full name 'package.module.Class'."
         )
@@ -59,7 +58,7 @@ def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
             f"shapes is {shapes!r}; write a function of a layer, e.g. "
             "lambda layer: [mcover.nn.Shape(layer.out_features, layer.in_features)]."
         )
-    _KINDS[".".join(parts)] = shapes
+    _KINDS[name] = shapes
 
 
 def shapes_of(layer: nn.Module) -> Sequence[Shape]:
@@ -75,14 +74,6 @@ def full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _linear(layer: Any) -> Sequence[Shape]:
-    return [Shape(layer.out_features, layer.in_features)]
-
-
-def _convolution(layer: Any) -> Sequence[Shape]:
-    return [Shape(layer.out_channels, layer.in_channels // layer.groups, channels=True)]
-
-
 def _embedding(layer: Any) -> Sequence[Shape]:
     # A token is one input: its row is one message. A lookup with max_norm rescales its rows.
     return [] if layer.max_norm is not None else [Shape(layer.embedding_dim, 1)]
@@ -96,7 +87,11 @@ def _attention(layer: Any) -> Sequence[Shape]:
     return [Shape(width, inputs, name) for name, inputs in inner.items()]
 
 
-register(nn.Linear, _linear)
+def _convolution(layer: Any) -> Sequence[Shape]:
+    return [Shape(layer.out_channels, layer.in_channels // layer.groups, channels=True)]
+
+
+register(nn.Linear, lambda layer: [Shape(layer.out_features, layer.in_features)])
 for _kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
     register(_kind, _convolution)
 register(nn.Embedding, _embedding)

@@ -147,16 +147,9 @@ class _Modes(NamedTuple):
 
     @classmethod
     def now(cls) -> _Modes:
-        autocast = tuple(
-            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-            for device in _DEVICES
-        )
-        return cls(
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            autocast,
-            torch.is_autocast_cache_enabled(),
-        )
+        autocast = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        return cls(grad, inference, tuple(autocast), torch.is_autocast_cache_enabled())
 
     def restore(self, guards: contextlib.ExitStack) -> None:
         """Puts these modes in force; a change of inference mode lasts until guards are closed."""

@@ -95,7 +95,7 @@ class Site:
         """Rows of an embedding."""
 
         def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
-            with _as_given(operands[0]):
+            with _without_autocast(operands[0]):
                 return mix_rows(tuple(operands), self._mixer("", operands[0].dtype))
 
         return self._meet("", rows, rule)
@@ -140,7 +140,7 @@ class Site:
                 xs, stack = tuple(_cast(x, to) for x in xs), _cast(stack, to)
                 shift = None if shift is None else _cast(shift, to)
             common = xs[0] if _is_one(xs) else xs
-            with _as_given(stack):
+            with _without_autocast(stack):
                 return mix(common, stack, self._mixer(part, stack.dtype), shift)
 
         return self._meet(part, (x, weight, bias), rule)
@@ -314,8 +314,8 @@ def _is_one(values: Sequence[Tensor]) -> bool:
         return False
 
 
-def _as_given(tensor: Tensor) -> torch.autocast:
-    """Without autocast: operands have the dtypes that it would have given them."""
+def _without_autocast(tensor: Tensor) -> torch.autocast:
+    """Operands have the dtypes that it would have given them."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 

@@ -22,13 +22,7 @@ from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
 
 
 class Runner:
-    """Runs the forwards of a covered model, one at a time.
-
-    Attributes:
-        copies: the modules that covers run on.
-        current: what layers look up in the pass that runs.
-        bank: the routes in force of a directed lift, once they were asked for.
-    """
+    """Runs the forwards of a covered model, one at a time."""
 
     covered: Any
     copies: Copies
@@ -45,7 +39,7 @@ class Runner:
         self.__dict__ |= state
         self.lock = threading.RLock()
         self.current = Pass()
-        self.bank: NDArray[Any] | None = None
+        self.bank: NDArray[Any] | None = None  # the routes in force, once they were asked for
         self._weights: list[int] = []  # versions of the weights that these forwards ran with:
         self._known: dict[Any, tuple[int, int]] = {}  # their step and draw, by their inputs
         self._pending = [False]  # whether a backward may still run the copies once more

@@ -28,9 +28,8 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
     """Names of the parameters to lift; a module that is selected brings all it contains.
 
     Without a selection these are all that train. Names and globs are matched with the names of
-    modules and of parameters, a predicate is called with each module's name and the module. A
-    parameter with several names (tied) is listed once, and is lifted when any of its names is
-    selected.
+    modules and of parameters. A parameter with several names (tied) is listed once, and is lifted
+    when any of its names is selected.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> selected_parameters(model, "2")
