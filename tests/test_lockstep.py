@@ -239,6 +239,21 @@ def test_a_buffer_that_is_assigned_leaves_what_backward_saved(routing):
     assert covered.state == ("scale", "last")
 
 
+def test_a_sparse_buffer_that_is_assigned_is_named():
+    class Assigns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(6, 3)
+            self.register_buffer("graph", torch.eye(4).to_sparse())
+
+        def forward(self, x):
+            self.graph = self.graph * 2
+            return self.graph @ self.inner(x)
+
+    with pytest.raises(McoverError, match="assigns to its sparse buffer 'graph'"):
+        lift(Assigns(), 3, RING, seed=0)(torch.ones(4, 6))
+
+
 @both
 @pytest.mark.parametrize("covers", [1, 5])
 def test_threads_share_a_covered_model_as_they_share_a_plain_one(routing, covers):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,7 @@ class Copies:
     def bind(self, rows: StackRows) -> list[nn.Module]:
         """The copies, with the tensors of a forward in place."""
         self.follow()
-        own = [place.table[place.key] for place in self._places]
+        own = [table[key] for _, _, table, key in self._places]
         for index, slots in enumerate(self._slots or ()):
             for (holder, key), value in zip(slots, own, strict=True):
                 stacked = rows.get(id(value))
@@ -111,11 +111,10 @@ class Copies:
         self.follow()
         made = structure(self.modules[index])
         members = list(made.modules())
-        for place in self._places:
-            source = place.table[place.key]
-            if source is not None:
-                holder, key = _resolved(members[place.position], place.path)
-                holder[key] = values[id(source)]
+        for position, path, table, name in self._places:
+            if table[name] is not None:
+                holder, key = _resolved(members[position], path)
+                holder[key] = values[id(table[name])]
         return made
 
     def renew(self) -> None:
@@ -154,7 +153,7 @@ class Copies:
         self._own = list(self.net.modules())
         self._members = [list(module.modules()) for module in self.modules]
         self._slots = [
-            [_resolved(members[place.position], place.path) for place in self._places]
+            [_resolved(members[position], path) for position, path, _, _ in self._places]
             for members in self._members
         ]
         for module in self.modules:
@@ -172,29 +171,24 @@ def structure(tree: nn.Module, replaced: Mapping[int, Tensor | None] | None = No
     return made
 
 
-class _Place(NamedTuple):
-    """Where a copy holds a tensor, ``vars(module)[path[0]][path[1]]…``, and where it comes from."""
+def _places(net: nn.Module) -> Iterator[tuple[int, tuple[Any, ...], dict[str, Any], str]]:
+    """All places of registered tensors, and those where a module holds them a second time.
 
-    position: int  # of the module in the tree
-    path: tuple[Any, ...]
-    table: dict[str, Tensor | None]  # of the covered model's own module
-    key: str
-
-
-def _places(net: nn.Module) -> Iterator[_Place]:
-    """All places of registered tensors, and those where a module holds them a second time."""
+    A place is the module's position in the tree, where a copy of it holds the tensor,
+    ``vars(module)[path[0]][path[1]]…``, and the table and key that the tensor comes from.
+    """
     registered: dict[int, tuple[Any, str]] = {}
     for position, module in enumerate(net.modules()):
         for table in _TENSORS:
             held = vars(module)[table]
             for key, value in held.items():
                 registered.setdefault(id(value), (held, key))
-                yield _Place(position, (table, key), held, key)
+                yield position, (table, key), held, key
     registered.pop(id(None), None)
     for position, module in enumerate(net.modules()):
         for path, value in _held(vars(module)):
             if id(value) in registered:
-                yield _Place(position, path, *registered[id(value)])
+                yield position, path, *registered[id(value)]
 
 
 def _held(
