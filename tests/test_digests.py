@@ -27,7 +27,7 @@ from mcover import (
     mix,
     teacher_student,
 )
-from mcover.annealing import BetaSchedule, GeometricSchedule, amp
+from mcover.annealing import BetaSchedule, GeometricSchedule
 from mcover.permutations import Sampler
 from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers
 
@@ -198,9 +198,7 @@ def test_annealings_of_a_seed_stay_as_they_were(expected):
 
 def test_instances_and_long_annealings_of_a_seed_stay_as_they_were():
     problem = teacher_student(100, 1.6, seed=[0, 0], ties="plus")
-    weights = amp(problem.patterns, problem.labels, seed=[0, 2]).weights
-    found = digest(problem.patterns, problem.labels, problem.teacher, weights)
-    assert found == "94955e5d797a3bc4"
+    assert digest(problem.patterns, problem.labels, problem.teacher) == "78d93943e1a14759"
     paper = teacher_student(1000, 1.58, seed=[0, 0])
     method = MCover(3, GaussianRing(3, shift=2), bank=10)
     assert digest(anneal(paper, method, num_sweeps=300, seed=[0, 1]).weights) == "ce85eae98e9918ef"

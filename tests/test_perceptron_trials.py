@@ -179,7 +179,9 @@ def test_every_cell_of_the_paper_finds_its_committed_rows(committed):
 def test_a_rerun_of_a_committed_row_gives_the_same_values(committed, study, only, seed):
     cell = find_study(study).at("paper", only=only)[0]
     row = committed[cell.config][seed]
-    again = without_times(cell.trial.run(seed))
-    assert again == without_times(row.outcome) | {
-        name: value for name, value in again.items() if name not in row.outcome
-    }
+    again, then = without_times(cell.trial.run(seed)), without_times(row.outcome)
+    assert then.keys() <= again.keys()
+    for name, value in then.items():
+        # Weights are the same bits; the arc cosine of their overlap differs in its last ones
+        # between CPUs.
+        assert again[name] == (pytest.approx(value, rel=1e-9) if "error" in name else value), name

@@ -1,7 +1,5 @@
 """Numbers with their intervals: nothing here returns a bare mean."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,11 +45,21 @@ def mean(values: ArrayLike, seed: int = 0) -> Estimate:
     centre = float(sample.mean())
     if np.ptp(sample) == 0:
         return Estimate(centre, centre, centre, len(sample))
+    # Resamples of few values often tie with their mean. On a grid this fine sums are exact, so that
+    # a CPU's order of summation breaks no tie and the interval is the same everywhere.
+    bits = 52 - len(sample).bit_length()
+    grid = 2.0 ** (np.frexp(np.abs(sample).max())[1] - bits)
     rng = np.random.default_rng(seed)
     with np.errstate(invalid="ignore"):
-        drawn = bootstrap((sample,), np.mean, n_resamples=_RESAMPLES, method="BCa", rng=rng)
+        drawn = bootstrap(
+            (np.rint(sample / grid),),
+            np.mean,
+            n_resamples=_RESAMPLES,
+            method="BCa",
+            rng=rng,
+        )
     interval = drawn.confidence_interval
-    return Estimate(centre, float(interval.low), float(interval.high), len(sample))
+    return Estimate(centre, grid * float(interval.low), grid * float(interval.high), len(sample))
 
 
 def fraction(hits: ArrayLike) -> Estimate:
@@ -77,10 +85,8 @@ def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99
     costs, p = checks.reals("cost", cost).ravel(), fraction(solved)
     certainty = checks.real("certainty", certainty, above=0, below=1)
     if len(costs) != p.n or np.any(costs < 0):
-        raise McoverError(
-            f"cost has {len(costs)} entries, the smallest {costs.min():g}, for {p.n} trials; write "
-            "a cost of at least 0 for each of them."
-        )
+        seen = f"{len(costs)} entries, the smallest {costs.min():g}, for {p.n} trials"
+        raise McoverError(f"cost has {seen}; write a cost of at least 0 for each of them.")
     each = float(costs.mean())
 
     def restarts(probability: float) -> float:
@@ -110,9 +116,8 @@ def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
     """
     ours, theirs = checks.reals("first", first).ravel(), checks.reals("second", second).ravel()
     if ours.shape != theirs.shape:
-        raise McoverError(
-            f"pairs need as many values on both sides; got {len(ours)} and {len(theirs)}."
-        )
+        seen = f"{len(ours)} and {len(theirs)}"
+        raise McoverError(f"pairs need as many values on both sides; got {seen}.")
     differences = ours - theirs
     p = _flip_test(differences, seed) if len(differences) > 1 else np.nan
     return Comparison(mean(differences, seed), p)
