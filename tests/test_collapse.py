@@ -1,4 +1,4 @@
-"""Back to one model: what collapse and per-cover models hand out."""
+"""Back to one model: what collapse, per-cover models and ensembles hand out."""
 
 import copy
 
@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from mcover import GaussianRing, McoverError, Uniform, lift  # noqa: E402
-from tiny_models import MODELS, Convolutional, Perceptron, Transformer, tiny  # noqa: E402
+from tiny_models import MODELS, Convolutional, Perceptron, Transformer, routed, tiny  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -57,12 +57,16 @@ def test_the_mean_is_over_covers_and_covers_can_be_taken_out():
         covered.cover(3)
 
 
-def test_the_sign_of_the_mean():
+def test_other_methods_sign_and_functions():
     models = [nn.Linear(3, 2) for _ in range(3)]
     for model, values in zip(models, ([-1.0, 1, 1], [1.0, 1, -1], [-1.0, 1, -1]), strict=True):
         model.weight.data[:] = torch.tensor(values)
     covered = lift(models[0], models, Uniform(), seed=0)
     assert covered.collapse("sign").weight.tolist() == [[-1.0, 1.0, -1.0]] * 2
+    last = covered.collapse(lambda stack: stack[-1])
+    assert torch.equal(last.weight, models[2].weight)
+    median = covered.collapse(lambda stack: stack.median(0).values)
+    assert median.weight.tolist() == [[-1.0, 1.0, -1.0]] * 2
     with pytest.raises(McoverError, match="how is 'max'"):
         covered.collapse("max")
 
@@ -130,3 +134,15 @@ def test_running_statistics_that_are_not_finite_are_refused():
     covered.net.norm.running_var[2] = float("nan")
     with pytest.raises(McoverError, match=r"'norm.running_var'"):
         covered.collapse()
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_the_ensemble_is_the_mean_prediction(routing):
+    model, x = tiny(Perceptron)
+    how = routed(routing, bank=4, destinations=2)
+    covered = lift(model, 3, RING, how, noise=0.5, seed=0).eval()
+    want = torch.stack([covered.cover(k)(x) for k in range(3)]).mean(0)
+    torch.testing.assert_close(covered.ensemble(x), want)
+    passes = covered.passes
+    along_routes = covered(x).unflatten(1, (passes, len(x))).mean((0, 1))
+    torch.testing.assert_close(covered.ensemble(x, routed=True), along_routes)

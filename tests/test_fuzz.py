@@ -314,9 +314,11 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
             "seed": seed,
             "select": lambda v: v is None or callable(v),
             "freeze": flag,
+            "buffers": lambda v: v is None or (isinstance(v, list) and not v),
         },
     ),
     "collapse": (COVERED.collapse, {}, {"how": nothing}),
+    "ensemble": (COVERED.ensemble, {"input": torch.zeros(1, 3)}, {}),
     "cover_loss": (
         mcover.cover_loss,
         {

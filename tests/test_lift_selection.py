@@ -403,6 +403,7 @@ def test_a_message_lift_that_mixes_little_says_which_layers_do_not():
         ({"select": 3}, "select is 3"),
         ({"seed": -1}, "seed is -1"),
         ({"topology": "ring"}, "GaussianRing"),
+        ({"buffers": "norm.*"}, "matches no buffer"),
     ],
 )
 def test_bad_arguments_are_refused_with_what_to_write(given, message):

@@ -84,27 +84,102 @@ def test_in_place_operations_behind_layers_change_nothing(routing):
     assert_same_gradients(changing, covered)
 
 
-class Halves(nn.Module):
+class Eats(nn.Module):
+    """Changes its input, and counts."""
+
     def __init__(self):
         super().__init__()
-        self.out = nn.Linear(6, 3)
+        self.norm, self.out = nn.BatchNorm1d(6), nn.Linear(6, 3)
+        self.calls = 0
 
     def forward(self, x):
-        return self.out(x.mul_(0.5))
+        self.calls += 1
+        x.mul_(0.5)
+        return self.out(self.norm(x)) * self.calls
 
 
 @both
-def test_a_model_that_changes_the_input_that_covers_share_is_refused(routing):
-    base, x = Halves().double(), doubles(4, 6)
-    with pytest.raises(McoverError, match=r"changes its input in place.*x\.clone\(\)"):
-        lift(base, 3, RING, routing, seed=0)(x.clone())
-    with pytest.raises(McoverError, match=r"changes its input in place.*x\.clone\(\)"):
-        lift(base, 1, RING, Directed(bank=3, destinations=3), seed=0)(x.clone())
-    want = base(x.clone())
-    torch.testing.assert_close(lift(base, 1, RING, routing, seed=0)(x.clone())[0], want)
+def test_a_model_that_changes_its_input_does_so_for_each_cover_alone(routing):
+    base = Eats().double()
     covered = lift(base, 3, RING, routing, noise=0, seed=0)
-    each = covered.each(x.expand(3, 4, 6).clone())  # inputs of their own
-    torch.testing.assert_close(each, want.expand(3, 4, 3))
+    x = doubles(4, 6)
+    for _ in range(2):
+        for mode in (True, False):
+            want = base.train(mode)(x.clone())
+            got = covered.train(mode)(x.clone())
+            torch.testing.assert_close(got, want.expand(3, *want.shape))
+    assert covered.net.norm.num_batches_tracked.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("covers", [1, 3])
+def test_passes_of_a_model_that_changes_its_input_all_see_the_input_as_it_was(covers):
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.out(x.mul_(0.5))
+
+    base, x = Halves().double(), doubles(4, 6)
+    how = Directed(bank=3, destinations=3)
+    covered = lift(base, covers, RING, how, noise=0, seed=0)
+    want = base(x.clone()).repeat(3, 1).expand(covers, 12, 3)
+    for _ in range(2):
+        torch.testing.assert_close(covered(x.clone()), want)
+        torch.testing.assert_close(covered.each(x.expand(covers, 4, 6).clone()), want)
+
+
+@both
+def test_an_input_that_is_changed_has_its_gradient_and_keeps_its_values(routing):
+    base = Eats().double()
+    covered = lift(base, 3, RING, routing, noise=0, seed=0)
+    before = doubles(4, 6)
+    for calls in (1, 2):
+        inputs = [before.clone().requires_grad_() for _ in range(2)]
+        base.calls = calls - 1
+        base(own := inputs[0] * 1).square().sum().backward()
+        covered(common := inputs[1] * 1).square().sum().backward()
+        assert not torch.equal(own, before)
+        assert torch.equal(common, before)
+        torch.testing.assert_close(inputs[1].grad, 3 * inputs[0].grad)
+
+
+@both
+def test_inputs_are_changed_for_each_cover_alone_in_inference_mode_too(routing):
+    base = Eats().double().eval()
+    covered = lift(base, 3, RING, routing, noise=0, seed=0).eval()
+    with torch.inference_mode():
+        x = doubles(4, 6).clone()
+        want = base(x.clone())
+        torch.testing.assert_close(covered.ensemble(x), want)
+        torch.testing.assert_close(covered(x), want.expand(3, *want.shape))
+
+
+@both
+def test_a_tensor_that_is_given_twice_is_one_tensor_to_each_cover(routing):
+    class Asks(Eats):
+        def forward(self, x, y):
+            return self.out(x) * (2 if x is y else 1)
+
+    covered = lift(Asks(), 3, RING, routing, noise=0, seed=0)
+    x = torch.ones(2, 6)
+    for _ in range(2):
+        torch.testing.assert_close(covered(x, x), 2 * covered(x, x.clone()))
+    own = x.expand(3, 2, 6)
+    torch.testing.assert_close(covered.each(own, own), 2 * covered(x, x.clone()))
+
+
+def test_a_model_that_begins_to_change_its_input_is_refused():
+    class Sometimes(Eats):
+        def forward(self, x):
+            return self.out(x if self.norm.momentum == 0.1 else x.mul_(2))
+
+    covered = lift(Sometimes(), 3, RING, seed=0)
+    covered(torch.ones(4, 6))
+    covered.net.norm.momentum = 0.2
+    with pytest.raises(McoverError, match=r"changed its input in place.*x\.clone\(\)"):
+        covered(torch.ones(4, 6))
 
 
 @both
@@ -211,7 +286,7 @@ def test_state_of_a_module_stays_in_its_cover(routing, covers):
 
 
 @both
-def test_a_buffer_that_is_assigned_leaves_what_backward_saved(routing):
+def test_a_buffer_that_is_assigned_leaves_what_backward_saved_and_can_be_undone(routing):
     class Remembers(nn.Module):
         def __init__(self):
             super().__init__()
@@ -220,7 +295,7 @@ def test_a_buffer_that_is_assigned_leaves_what_backward_saved(routing):
             self.register_buffer("last", None)
 
         def forward(self, x):
-            y = self.inner(x) * self.scale  # the old scale is saved for backward
+            y = self.inner(x.mul_(0.5)) * self.scale  # the old scale is saved for backward
             last = 0 if self.last is None else self.last
             self.scale = 0.9 * self.scale + 0.1 * y.detach().mean(0)
             self.last = y.detach().sum(0)
@@ -228,15 +303,59 @@ def test_a_buffer_that_is_assigned_leaves_what_backward_saved(routing):
 
     base = Remembers().double()
     covered = lift(base, 3, RING, routing, noise=0, seed=0)
-    for step in range(2):
+    for step in range(2):  # the first forward is computed twice: the model changes its input
         x = doubles(4, 6, seed=step)
-        want, got = base(x), covered(x)
+        want, got = base(x.clone()), covered(x.clone())
         torch.testing.assert_close(got, want.expand(3, *want.shape))
         want.square().sum().backward()
         got.square().sum().backward()
     torch.testing.assert_close(covered.net.inner.weight.grad[1], base.inner.weight.grad)
     torch.testing.assert_close(covered.net.scale, base.scale.expand(3, 3))
     assert covered.state == ("scale", "last")
+
+
+def test_a_shared_buffer_that_is_written_to_is_named():
+    for name, write in (("in place", lambda b: b.add_(1)), ("assigned", lambda b: b + 1)):
+
+        class Writes(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(6, 3)
+                self.register_buffer("count", torch.zeros(()))
+
+            def forward(self, x, write=write):
+                self.count = write(self.count)
+                return self.inner(x)
+
+        covered = lift(Writes(), 3, RING, buffers=[], seed=0)
+        with pytest.raises(McoverError, match=r"writes to its buffer 'count'.*buffers=\['count'\]"):
+            covered(torch.ones(2, 6))
+        assert lift(Writes(), 3, RING, seed=0)(torch.ones(2, 6)).shape == (3, 2, 3), name
+
+
+def test_buffers_that_are_named_are_kept_for_each_cover_and_others_shared():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.norm = nn.Linear(6, 3), nn.BatchNorm1d(3)
+            self.register_buffer("table", torch.ones(3))
+
+        def forward(self, x):
+            return self.norm(self.inner(x)) * self.table
+
+    x = doubles(4, 6).float()
+    for named in ("norm", ["norm.*"]):
+        covered = lift(Scaled(), 3, RING, buffers=named, seed=0)
+        assert covered(x).shape == (3, 4, 3)
+        assert covered.state == (
+            "norm.running_mean",
+            "norm.running_var",
+            "norm.num_batches_tracked",
+        )
+        assert covered.net.table.shape == (3,)
+    covered = lift(Scaled(), 3, RING, buffers="norm.running_*", seed=0)
+    with pytest.raises(McoverError, match=r"buffers=\['norm.num_batches_tracked'\]"):
+        covered(x)
 
 
 def test_a_sparse_buffer_that_is_assigned_is_named():
@@ -250,7 +369,7 @@ def test_a_sparse_buffer_that_is_assigned_is_named():
             self.graph = self.graph * 2
             return self.graph @ self.inner(x)
 
-    with pytest.raises(McoverError, match="assigns to its sparse buffer 'graph'"):
+    with pytest.raises(McoverError, match=r"writes to its buffer 'graph'.*make it dense"):
         lift(Assigns(), 3, RING, seed=0)(torch.ones(4, 6))
 
 
@@ -521,6 +640,11 @@ def test_outputs_keep_their_form_with_covers_first(routing):
     assert out.parts["pair"].second[0].dtype == torch.bool
     assert (out.parts["none"], out.parts["size"], out.name) == (None, 7, "result")
     torch.testing.assert_close(out.parts["item"], out.logits[:, 0, 0].detach())
+    mean = covered.ensemble(x)
+    votes = torch.stack([covered.cover(k)(x).parts["pair"].first for k in range(3)])
+    assert torch.equal(mean.parts["pair"].first, votes.mode(0).values)
+    assert mean.parts["pair"].second[0].dtype == torch.bool
+    assert mean.logits.shape == (5, 3)
 
 
 def test_outputs_of_different_shapes_are_refused():
@@ -811,6 +935,14 @@ def test_complex_weights_are_right_in_both_routings():
             covered.collapse("sign")
 
 
+def test_a_collapse_of_the_wrong_shape_is_refused():
+    covered = lift(mlp(), 3, RING, seed=0)
+    with pytest.raises(McoverError, match=r"\(3, 8, 6\).*shape \(8, 6\)"):
+        covered.collapse(lambda stack: stack)
+    with pytest.raises(McoverError, match=r"IndexError.*'0.weight'.*shape \(8, 6\)"):
+        covered.collapse(lambda stack: stack[7])
+
+
 def test_causal_attention_wants_its_mask_as_in_torch():
     covered = lift(nn.MultiheadAttention(4, 2), 3, RING, seed=0)
     x = torch.zeros(5, 2, 4)
@@ -858,6 +990,19 @@ def test_a_lift_that_takes_long_says_what_it_does(monkeypatch, caplog):
     monkeypatch.setattr(module, "draw_indexed_bank", lambda *a: (time.sleep(0.05), draw(*a))[1])
     lift(model, 3, RING, "directed", seed=0)
     assert "drawing routes for 620 parameters of 3 covers" in caplog.text
+
+
+@both
+def test_ensembles_of_single_numbers_are_single_numbers(routing):
+    class Energy(Parting):
+        def forward(self, x):
+            return self.b(torch.tanh(self.a(x))).square().mean()
+
+    how = routed(routing, bank=4, destinations=2, streams=2)
+    covered = lift(Energy(), 3, RING, how, seed=0).eval()
+    x = torch.ones(2, 4)
+    assert covered.ensemble(x).shape == ()
+    torch.testing.assert_close(covered.ensemble(x, routed=True), covered(x).mean())
 
 
 def test_targets_that_are_no_batches_are_not_repeated_for_streams():

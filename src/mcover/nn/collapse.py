@@ -1,9 +1,9 @@
-"""From M covers back to models of the base's class: their mean, or one of them."""
+"""From M covers back to models of the base's class, or to one prediction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,9 @@ from torch.optim.swa_utils import update_bn
 
 from mcover import checks
 from mcover.errors import McoverError
+from mcover.nn import trees
 
-How = Literal["mean", "sign"]
+How = Literal["mean", "sign"] | Callable[[Tensor], Tensor]
 
 
 def collapse(covered: Any, how: How = "mean", loader: Iterable[Any] | None = None) -> nn.Module:
@@ -20,23 +21,78 @@ def collapse(covered: Any, how: How = "mean", loader: Iterable[Any] | None = Non
 
     Args:
         covered: the covered model.
-        how: the "mean" over covers, or the "sign" of it, for ±1 weights.
+        how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a stack
+            (M, *shape).
         loader: training batches to compute running statistics on, as for
             ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, and
             counters are those of the first.
     """
-    method = _sign if checks.choice("how", how, get_args(How)) == "sign" else _mean
-    lifted = set(covered.lifted)
-    net = _rebuilt(covered, lambda name, stack: (method if name in lifted else _mean)(stack))
+    method = {"mean": _mean, "sign": _sign}.get(how) if isinstance(how, str) else how
+    if not callable(method):
+        raise McoverError(f"how is {how!r}; write 'mean', 'sign' or a function of a stack.")
+
+    def value(name: str, stack: Tensor) -> Tensor:
+        return _made(method, name, stack) if name in covered.lifted else _mean(stack)
+
+    net = _rebuilt(covered, value)
     if loader is not None:
         update_bn(loader, net, next(net.parameters()).device)
     return net
+
+
+def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
+    """What a method makes of one stack, if it is a tensor of the base's shape."""
+    try:
+        made = method(stack)
+        seen = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else repr(made)
+    except McoverError:
+        raise
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        made, seen = error, repr(error)
+    if not isinstance(made, Tensor) or made.shape != stack.shape[1:]:
+        raise McoverError(
+            f"how made {seen} of {name!r}, whose stack is {tuple(stack.shape)}; return a tensor of "
+            f"shape {tuple(stack.shape[1:])}, e.g. stack.median(0).values."
+        ) from (made if isinstance(made, Exception) else None)
+    return made.to(stack.dtype)
 
 
 def cover(covered: Any, index: int) -> nn.Module:
     """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
     index = checks.whole("cover", index, -covered.covers, covered.covers - 1)
     return _rebuilt(covered, lambda _, stack: stack[index], index)
+
+
+def ensemble(covered: Any, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
+    """The mean prediction of the M covers as models by themselves, shape (B, ...).
+
+    Of whole numbers and truth values it is the most frequent one, the smallest where several
+    are. ``routed=True`` takes what the covered model itself puts out, routes and all.
+    """
+    if routed:
+        outputs = covered(*args, **kwargs)
+        return trees.map_tensors(lambda y: _average(_split(y, covered.passes)), outputs)
+    each = []
+    for index in range(covered.covers):
+        own, named = trees.map_tensors(torch.clone, (args, kwargs))  # the model may write to it
+        each.append(cover(covered, index)(*own, **named))
+    return trees.map_tensors(_average, trees.stack(*each))
+
+
+def _average(stack: Tensor) -> Tensor:
+    """The mean over the first axis, or the most frequent of values that have none."""
+    if stack.is_floating_point() or stack.is_complex():
+        return stack.mean(0)
+    return stack.long().mode(0).values.to(stack.dtype)
+
+
+def _split(output: Tensor, passes: int) -> Tensor:
+    """What S passes put along the batch: (M, S·B, ...) to (M·S, B, ...)."""
+    if passes == 1:
+        return output
+    if output.ndim == 2 and output.shape[1] == passes:  # one number from each pass
+        return output.flatten()
+    return output.unflatten(1, (passes, -1)).flatten(0, 1)
 
 
 def _rebuilt(covered: Any, value: Callable[[str, Tensor], Tensor], index: int = 0) -> nn.Module:
@@ -70,5 +126,5 @@ def _mean(stack: Tensor) -> Tensor:
 def _sign(stack: Tensor) -> Tensor:
     """The sign of the sum over covers; a tie is +1."""
     if stack.is_complex():
-        raise McoverError("complex weights have no sign; write how='mean'.")
+        raise McoverError("complex weights have no sign; write how='mean' or a function.")
     return torch.where(stack.sum(0) < 0, -1.0, 1.0).to(stack.dtype)

@@ -98,10 +98,7 @@ class Copies:
                     continue
                 name = f"{prefix}.{key}".lstrip(".")
                 if stack is not None and bound is None:
-                    raise McoverError(
-                        f"the model assigns to its sparse buffer {name!r}, which all covers share; "
-                        "make it dense, or keep such state in a plain attribute."
-                    )
+                    raise written_to_shared(name, stack)
                 owner._buffers[key] = _restacked(values, name)
                 named.append(name)
         return named
@@ -119,7 +116,11 @@ class Copies:
 
     def renew(self) -> None:
         """Copies the copies: what ran before keeps its tensors, in case it is run once more."""
-        self.modules, self._slots = [structure(module) for module in self.modules], None
+        self.replace([structure(module) for module in self.modules])
+
+    def replace(self, modules: list[nn.Module]) -> None:
+        """Goes on with other copies."""
+        self.modules, self._slots = modules, None
 
     def release(self) -> None:
         """Lets go of all tensors."""
@@ -169,6 +170,15 @@ def structure(tree: nn.Module, replaced: Mapping[int, Tensor | None] | None = No
     made = copy.deepcopy(tree, without_graph(tree) | shared | dict(replaced or {}))
     Override.remove(made)
     return made
+
+
+def written_to_shared(name: str, buffer: Tensor) -> McoverError:
+    remedy = f"name it in lift(..., buffers=[{name!r}]), or leave buffers out to keep all"
+    if buffer.layout != torch.strided:  # such a buffer cannot be stacked
+        remedy = "make it dense, or keep such state in a plain attribute"
+    return McoverError(
+        f"the model writes to its buffer {name!r}, which all covers share; {remedy}."
+    )
 
 
 def _places(net: nn.Module) -> Iterator[tuple[int, tuple[Any, ...], dict[str, Any], str]]:

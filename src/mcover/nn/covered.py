@@ -17,7 +17,7 @@ from mcover import checks
 from mcover.errors import McoverError
 from mcover.lifting import Directed, Messages, Settings
 from mcover.nn import directed, trees
-from mcover.nn.collapse import collapse, cover
+from mcover.nn.collapse import collapse, cover, ensemble
 from mcover.nn.copies import Override
 from mcover.nn.files import save
 from mcover.nn.layers import draw_mixer
@@ -60,7 +60,8 @@ class Covered(nn.Module):
     """
 
     # Functions of a covered model, whose stories have files of their own.
-    collapse, cover, report, save = collapse, cover, report, save
+    collapse, cover, ensemble = collapse, cover, ensemble
+    report, save = report, save
 
     route_index: Tensor
     route_table: Tensor

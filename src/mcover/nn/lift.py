@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from mcover import checks
@@ -22,6 +21,7 @@ from mcover.nn.stacking import (
     add_noise,
     check_covers,
     check_model,
+    kept_buffers,
     selected_parameters,
     stacked_copy,
 )
@@ -40,6 +40,7 @@ def lift(
     noise: float | str = "10%",
     select: Select = None,
     freeze: bool = False,
+    buffers: str | Sequence[str] | None = None,
 ) -> Covered:
     """M covers of a model, as a new module; the model itself is left as it is.
 
@@ -66,6 +67,8 @@ def lift(
         select: which modules to lift: names, globs, or a predicate of name and module; what is
             not selected is shared by all covers. Without it, all that is not frozen is lifted.
         freeze: whether what is shared is left out of training.
+        buffers: names or globs of the buffers that each cover keeps for itself, where the others
+            are constants that all may share; None keeps every buffer for each cover.
 
     Each cover runs the model's own code. In the message lift all must call the layers that mix in
     the same order: a branch on a cover's own values, around such a layer, is refused when covers
@@ -86,8 +89,7 @@ def lift(
     count = settings.covers
     topology.matrix(count)  # an impossible number is refused before anything is copied
     check_covers(model, given)
-    names = selected_parameters(model, select)
-    state = [name for name, value in model.named_buffers() if value.layout == torch.strided]
+    names, state = selected_parameters(model, select), kept_buffers(model, buffers)
     root, freeze = seed_sequence(seed), checks.flag("freeze", freeze)
     with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
         net = stacked_copy(model, count, names, state, given)

@@ -1,11 +1,15 @@
-"""How covers run: one forward, and what must hold when checkpointing computes it twice."""
+"""How covers run: one forward, and what must hold when a forward is computed twice.
+
+That happens to checkpointed forwards, which a backward repeats, and to those that change their
+input, which all covers share.
+"""
 
 from __future__ import annotations
 
 import functools
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +19,7 @@ from torch import Tensor, nn
 from mcover.errors import McoverError, McoverWarning
 from mcover.lifting import Directed
 from mcover.nn import directed, trees
-from mcover.nn.copies import Copies
+from mcover.nn.copies import Copies, structure, written_to_shared
 from mcover.nn.layers import sites_of
 from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
@@ -44,6 +48,8 @@ class Runner:
         self._known: dict[Any, tuple[int, int]] = {}  # their step and draw, by their inputs
         self._pending = [False]  # whether a backward may still run the copies once more
         self._checked = False
+        # Whether the model writes to its input, in training and in evaluation, once it has run.
+        self._changes: dict[bool, bool] = {}
 
     @functools.cached_property
     def sites(self) -> dict[str, Site]:
@@ -54,22 +60,69 @@ class Runner:
     @torch.compiler.disable  # it cannot follow covers from one to the other
     def forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
         """One forward; ``each`` where every tensor has the covers first."""
-        covered, given = self.covered, trees.tensors((args, kwargs))
+        covered, whole = self.covered, (args, kwargs)
         with self.lock:
-            step, number = self._count(given)
+            step, number = self._count(trees.tensors(whole))
             covered.draw(number)
-            untouched = versions(given)
-            outputs = [self._pass(which, (args, kwargs), each) for which in self.turn(step)]
+            run = functools.partial(self._all, step=step, each=each)
             readers = covered.passes * (1 if each else covered.covers)
-            if readers > 1 and versions(given) != untouched:
+            changes = self._changes.get(covered.training)
+            if changes or readers == 1:
+                return run(whole, own=bool(changes))
+            undo = self._snapshot() if changes is None else None
+            # Once, a copy of the input shows what the model does to it; the input stays as it is.
+            shared = whole if undo is None else trees.map_tensors(_watched, whole)
+            untouched = versions(trees.tensors(shared))
+            outputs = run(shared, own=False)
+            changed = versions(trees.tensors(shared)) != untouched
+            if changed and undo is None:
                 raise McoverError(
-                    "the model changes its input in place, which all covers share; write "
-                    "x = x.clone() where its forward begins, or give each cover its own through "
-                    "covered.each()."
+                    "the model changed its input in place, which it did not do before, and all "
+                    "covers share the input; write x = x.clone() where its forward begins."
                 )
+            self._changes[covered.training] = changed
+            if undo is None or not changed:
+                return outputs
+            undo()
+            return run(whole, own=True)
+
+    def _snapshot(self) -> Callable[[], None]:
+        """A function that undoes all that a forward may change in the model."""
+        covered, copies = self.covered, self.copies
+        copies.follow()
+        modules = [structure(module) for module in copies.modules]
+        state, tables = covered.state, [module._buffers for module in covered.net.modules()]
+        buffers = [dict(table) for table in tables]
+        stacks = [(stack, stack.detach().clone()) for stack in covered.state_stacks().values()]
+        random = torch.get_rng_state()
+
+        def undo() -> None:
+            with torch.no_grad():
+                for stack, before in stacks:
+                    stack.copy_(before)
+            for table, own in zip(tables, buffers, strict=True):
+                table.update(own)
+            covered.state = state
+            torch.set_rng_state(random)
+            copies.replace(modules)
+
+        return undo
+
+    def _all(self, whole: Any, step: int, each: bool, *, own: bool) -> Any:
+        """All passes of a forward; ``own`` where covers may write to their inputs."""
+
+        def given(cover: int, tensor: Tensor) -> Tensor:
+            tensor = tensor[cover] if each else tensor
+            return tensor.clone() if own else tensor
+
+        covers = [functools.partial(given, cover) for cover in range(self.covered.covers)]
+        outputs = [
+            self._pass(which, [trees.map_tensors(of, whole) for of in covers])
+            for which in self.turn(step)
+        ]
         return outputs[0] if len(outputs) == 1 else trees.merge(_along_batch, *outputs)
 
-    def _pass(self, which: int, whole: Any, each: bool) -> Any:
+    def _pass(self, which: int, inputs: Sequence[Any]) -> Any:
         """One pass over the M covers: a stream or a destination."""
         covered, copies = self.covered, self.copies
         if self._pending[0]:
@@ -91,18 +144,22 @@ class Runner:
             place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
             for place, mixer in covered.mixers().items()
         }
-
-        def call(cover: int, module: nn.Module) -> Any:
-            args, kwargs = trees.map_tensors(lambda t: t[cover] if each else t, whole)
-            return functools.partial(module, *args, **kwargs)
-
-        calls = [call(*pair) for pair in enumerate(copies.bind(self.current.rows))]
+        shared = {n: b for n, b in covered.net.named_buffers() if n not in covered.state}
+        untouched = versions(shared.values())
+        modules = copies.bind(self.current.rows)
+        calls = [
+            functools.partial(module, *args, **kwargs)
+            for module, (args, kwargs) in zip(modules, inputs, strict=True)
+        ]
         if self.sites:
             with attention_as_written():
                 outputs = run(calls)
             self._check_meetings()
         else:
             outputs = [call() for call in calls]
+        for (name, buffer), before in zip(shared.items(), untouched, strict=True):
+            if versions([buffer]) != [before]:
+                raise written_to_shared(name, buffer)
         new = copies.keep_buffers(self.current.rows)
         covered.state = (*covered.state, *(name for name in new if name not in covered.state))
         result = trees.stack(*outputs)
@@ -175,6 +232,14 @@ class Runner:
 def versions(tensors: Iterable[Tensor]) -> list[int]:
     """How often each tensor was changed in place; inference tensors do not count it."""
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+def _watched(tensor: Tensor) -> Tensor:
+    """A copy that counts how often it is changed, also in inference mode."""
+    if not torch.is_inference_mode_enabled():
+        return tensor.clone()
+    with torch.inference_mode(False):
+        return tensor.detach().clone()
 
 
 def mark_until_backward(outputs: Iterable[Tensor]) -> list[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -50,24 +50,10 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
         inside = {name for name, module in model.named_modules() if select(name, module)}
         found = {"the predicate": [name for name in everywhere if inside & {*_ancestors(name)}]}
     else:
-        patterns = [select] if isinstance(select, str) else select
-        if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
-            raise McoverError(f"select is {select!r}; write names or globs, e.g. ['head.*'].")
-        around = {name: [name, *_ancestors(name)[:-1]] for name in everywhere}
-        found = {
-            repr(p): [name for name, of in around.items() if any(fnmatchcase(n, p) for n in of)]
-            for p in patterns
-        } or {"an empty list": []}
-    lost = [pattern for pattern, names in found.items() if not names]
-    if lost:
-        known = [name for name, module in model.named_modules() if name and [*module.parameters()]]
-        known += [name for name, _ in model.named_parameters(recurse=False)]
-        more = f" and {len(known) - 40} more" if len(known) > 40 else ""
-        raise McoverError(
-            f"select: {', '.join(lost)} matches no parameters. "
-            f"Available: {', '.join(known[:40])}{more}."
-        )
-    chosen = {id(everywhere[name]) for names in found.values() for name in names}
+        found = _matched("select", select, everywhere) or {"an empty list": []}
+    known = [name for name, module in model.named_modules() if name and [*module.parameters()]]
+    known += [name for name, _ in model.named_parameters(recurse=False)]
+    chosen = {id(everywhere[name]) for name in _chosen("select", found, "parameters", known)}
     named = {name: value for name, value in model.named_parameters() if id(value) in chosen}
     for name, value in named.items():
         if not value.is_floating_point() and not value.is_complex():
@@ -76,6 +62,39 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
                 "leave it out."
             )
     return list(named)
+
+
+def kept_buffers(model: nn.Module, buffers: str | Sequence[str] | None) -> list[str]:
+    """Buffers that each cover keeps for itself: all but sparse ones, or those that are named."""
+    names = [name for name, value in model.named_buffers() if value.layout == torch.strided]
+    if buffers is None:
+        return names
+    chosen = _chosen("buffers", _matched("buffers", buffers, names), "buffer", names or ["none"])
+    return [name for name in names if name in chosen]
+
+
+def _matched(argument: str, given: Any, names: Iterable[str]) -> dict[str, list[str]]:
+    """For each pattern the tensors whose name, or that of a module around them, it matches."""
+    patterns = [given] if isinstance(given, str) else given
+    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
+        raise McoverError(f"{argument} is {given!r}; write names or globs, e.g. ['head.*'].")
+    around = {name: [name, *_ancestors(name)[:-1]] for name in names}
+    return {
+        repr(p): [name for name, of in around.items() if any(fnmatchcase(n, p) for n in of)]
+        for p in patterns
+    }
+
+
+def _chosen(argument: str, found: dict[str, list[str]], what: str, known: list[str]) -> set[str]:
+    """All that was found; refuses patterns that match nothing."""
+    lost = [pattern for pattern, names in found.items() if not names]
+    if lost:
+        more = f" and {len(known) - 40} more" if len(known) > 40 else ""
+        raise McoverError(
+            f"{argument}: {', '.join(lost)} matches no {what}. "
+            f"Available: {', '.join(known[:40])}{more}."
+        )
+    return set().union(*found.values())
 
 
 def _ancestors(name: str) -> list[str]:
