@@ -118,4 +118,6 @@ def test_reruns_of_rows_give_the_same_numbers(name, method):
         pytest.skip(str(error))
     again = trial.run(row.seed)
     for outcome in set(row.outcome) - {"core_seconds"}:
-        assert again[outcome] == pytest.approx(row.outcome[outcome], rel=1e-6), outcome
+        # Sums differ in their last bits between CPUs: a few test images of 10,000 may change side.
+        few = 5e-4 if "error" in outcome else 0
+        assert again[outcome] == pytest.approx(row.outcome[outcome], rel=1e-6, abs=few), outcome
