@@ -24,7 +24,7 @@ from mcover.lab.training import (
     RepeatedTrial,
     Training,
 )
-from mcover.lab.training.running import build, outcome
+from mcover.lab.training.trials import outcome
 from mcover.plain import from_plain, to_plain
 
 METHODS = (
@@ -58,8 +58,7 @@ def digits(method, **changes):
 
 
 def model_of(trial, seed):
-    data = trial.images_of(seed)
-    return build(trial.architecture(data), trial.method, seed)
+    return trial.build(trial.images_of(seed), seed)
 
 
 def timeless(found):

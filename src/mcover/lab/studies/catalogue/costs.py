@@ -14,7 +14,7 @@ from mcover import GaussianRing, MCover, Messages, anneal, checks, teacher_stude
 from mcover.errors import McoverError
 from mcover.lab.studies.cells import COMMITTEE, MLP, PERCEPTRON, Cell
 from mcover.lab.studies.study import Scale, Study, at_scales
-from mcover.lab.training.trials import require_torch
+from mcover.lab.training.options import require
 
 _RING = GaussianRing(sigma=1.5, shift=2)
 _REPEATS = 3  # the best of so many runs: a busy machine only ever adds to the time
@@ -77,8 +77,7 @@ class Step:
         from torch.nn import functional
 
         from mcover import cover_loss, lift
-        from mcover.lab.models import Mlp
-        from mcover.lab.training.running import one_thread
+        from mcover.lab.models import Mlp, one_thread
 
         rng = np.random.default_rng([seed, 2])
         best = np.inf
@@ -112,7 +111,7 @@ class CostTrial:
     def prepare(self) -> None:
         """Refuses at once where torch is missing."""
         if isinstance(self.update, Step):
-            require_torch("this study trains networks")
+            require("torch", "this study trains networks and", "torch,data")
 
     def run(self, seed: int) -> dict[str, float]:
         """Microseconds of one update."""
