@@ -11,8 +11,7 @@ from mcover.lab import data
 from mcover.lab.perceptron import MessagePassingTrial, PerceptronTrial
 from mcover.lab.studies import STUDIES, find_study, summarize
 from mcover.lab.studies.catalogue.costs import CostTrial
-from mcover.lab.studies.cells import KINDS, config_of
-from mcover.lab.studies.rows import by_key, read_csv
+from mcover.lab.studies.rows import KINDS, by_key, config_of, read_csv
 from mcover.lab.training import CommitteeTrial, NetworkTrial, RepeatedTrial
 from mcover.plain import from_plain
 

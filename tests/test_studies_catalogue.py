@@ -19,9 +19,8 @@ from mcover.lab.figures.studies import COLUMN, study_figure
 from mcover.lab.figures.style import save
 from mcover.lab.models import Mlp
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
-from mcover.lab.studies.cells import KINDS, TABLE_1
-from mcover.lab.studies.rows import by_key
-from mcover.lab.studies.study import SCALES
+from mcover.lab.studies.rows import KINDS, by_key
+from mcover.lab.studies.study import SCALES, TABLE_1
 from mcover.lab.studies.summary import Summary, Table
 from mcover.lab.training import RepeatedTrial, Training, fit
 

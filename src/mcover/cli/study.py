@@ -31,7 +31,6 @@ from mcover.lab.studies import (
     run,
     summarize,
 )
-from mcover.lab.studies.live import watching
 from mcover.lab.studies.report import write_report
 from mcover.lab.studies.rows import Row, by_key, read_csv, write_csv
 from mcover.lab.studies.store import DEFAULT
@@ -148,8 +147,8 @@ class Run(_Scaled):
         with Store(self.store) as store:
             if self.retry_failed:
                 store.forget_failed(plan.configs())
-            with watching(plan) as view:
-                ran = run(plan, store, engine, view)
+            with live_line() as line:
+                ran = run(plan, store, engine, line)
             have = by_key(store.rows(plan.configs()))
         if ran.interrupted:
             console.print("stopped; what is finished is kept, the same command goes on")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcover.lab.figures.style import COLOURS, LINE, POINT
-from mcover.lab.studies.cells import find_kind
+from mcover.lab.studies.rows import KINDS
 from mcover.lab.studies.summary import Point, Summary
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> Transform:
 
 
 def _axis(points: Sequence[Point]) -> str:
-    return find_kind(points[0].cell.kind).axis.replace("ε_g", r"$\epsilon_g$")
+    return KINDS[points[0].cell.kind].axis.replace("ε_g", r"$\epsilon_g$")
 
 
 def _curve(points: Sequence[Point]) -> Any:

@@ -16,9 +16,8 @@ from mcover.files import write_atomic
 from mcover.lab.figures.studies import counted, panel_figure
 from mcover.lab.figures.style import inline_svg
 from mcover.lab.studies.catalogue import STUDIES
-from mcover.lab.studies.cells import PERCEPTRON
 from mcover.lab.studies.rows import Row, by_key, origin
-from mcover.lab.studies.study import SCALES, Plan, Rows, Scale, Study
+from mcover.lab.studies.study import PERCEPTRON, SCALES, Plan, Rows, Scale, Study
 from mcover.lab.studies.summary import NOTHING, Point, Summary, Table, summarize, text
 
 Progress = Callable[[float, str], None]

@@ -12,9 +12,8 @@ import numpy as np
 
 from mcover import statistics
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Cell, Metric, find_kind
-from mcover.lab.studies.rows import Row
-from mcover.lab.studies.study import Plan, Rows, Scale, Study
+from mcover.lab.studies.rows import KINDS, Metric, Row
+from mcover.lab.studies.study import Cell, Plan, Rows, Scale, Study
 from mcover.statistics import Comparison, Estimate
 
 NOTHING = "–"
@@ -74,7 +73,7 @@ class Point:
 
     @property
     def metric(self) -> Metric:
-        return find_kind(self.cell.kind).metrics[0]
+        return KINDS[self.cell.kind].metrics[0]
 
     @property
     def value(self) -> Estimate | None:
@@ -91,7 +90,7 @@ class Point:
         """In the order of the kind's metrics; empty without rows."""
         return {
             metric: _estimate(metric, self.rows)
-            for metric in find_kind(self.cell.kind).metrics
+            for metric in KINDS[self.cell.kind].metrics
             if self.rows and all(metric.outcome in row.outcome for row in self.rows)
         }
 
@@ -194,7 +193,7 @@ def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
     brief = any(point.x for point in points)
     metrics: dict[str, Metric] = {}
     for point in points:
-        for metric in find_kind(point.cell.kind).metrics:
+        for metric in KINDS[point.cell.kind].metrics:
             if not brief or metric == point.metric or metric.how == "fraction":
                 metrics.setdefault(metric.label, metric)
     picked = any(point.cell.choices for point in points)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mcover.lab.studies.cells import COMMITTEE, Cell, panel_cells
-from mcover.lab.studies.study import Scale, Study, at_scales
+from mcover.lab.studies.study import COMMITTEE, Cell, Scale, Study, at_scales, panel_cells
 from mcover.lab.training import RSGD, SGD, CommitteeTrial, Elastic, Entropy, Lifted, Method
 from mcover.lab.training.options import PLAIN
 from mcover.lifting import Directed

@@ -14,8 +14,17 @@ from mcover.lab.studies.catalogue.perceptrons import (
     TABLE_1_METHODS,
     TABLE_1_RING,
 )
-from mcover.lab.studies.cells import COMMITTEE, MLP, PERCEPTRON, Cell, Trial, panel_cells
-from mcover.lab.studies.study import Scale, Study, at_scales
+from mcover.lab.studies.rows import Trial
+from mcover.lab.studies.study import (
+    COMMITTEE,
+    MLP,
+    PERCEPTRON,
+    Cell,
+    Scale,
+    Study,
+    at_scales,
+    panel_cells,
+)
 from mcover.lab.training import EMA, RSGD, SAM, SWA, RepeatedTrial
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from mcover import GaussianRing, MCover, Messages, anneal, checks, teacher_student
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import COMMITTEE, MLP, PERCEPTRON, Cell
-from mcover.lab.studies.study import Scale, Study, at_scales
+from mcover.lab.studies.study import COMMITTEE, MLP, PERCEPTRON, Cell, Scale, Study, at_scales
 from mcover.lab.training.options import require
 
 _RING = GaussianRing(sigma=1.5, shift=2)

@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mcover.lab.studies.cells import MLP, Cell, panel_cells
-from mcover.lab.studies.study import Choosing, Scale, Study, at_scales
+from mcover.lab.studies.study import MLP, Cell, Choosing, Scale, Study, at_scales, panel_cells
 from mcover.lab.training import SWA, Lifted, NetworkTrial, Training
 from mcover.lab.training.options import PLAIN
 from mcover.lifting import Directed, Messages

@@ -8,8 +8,7 @@ from dataclasses import replace
 from mcover import RSA, GaussianRing, LinearSchedule, MCover, Uniform, Vanilla
 from mcover.annealing import Method
 from mcover.lab.perceptron import MessagePassingTrial, PerceptronTrial
-from mcover.lab.studies.cells import PERCEPTRON, TABLE_1, Cell
-from mcover.lab.studies.study import Scale, Study, at_scales
+from mcover.lab.studies.study import PERCEPTRON, TABLE_1, Cell, Scale, Study, at_scales
 
 PAPER_SCHEDULE = LinearSchedule(0.4, 0.01, 1e-4)
 SMOKE_SCHEDULE = LinearSchedule(0.4, 0.01, 0.01)
