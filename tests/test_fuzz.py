@@ -380,7 +380,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
     "CommitteeTrial": (
         lab_training.CommitteeTrial,
         {},
-        {"training": nothing, "hidden": whole(1), "free_norms": flag},
+        {"training": nothing, "hidden": whole(1)},
     ),
     "fit": (
         lab_training.fit,

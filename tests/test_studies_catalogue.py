@@ -20,7 +20,7 @@ from mcover.lab.figures.style import save
 from mcover.lab.models import Mlp
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
 from mcover.lab.studies.rows import KINDS, by_key
-from mcover.lab.studies.study import SCALES, TABLE_1
+from mcover.lab.studies.study import PUBLISHED, SCALES
 from mcover.lab.studies.summary import Summary, Table
 from mcover.lab.training import RepeatedTrial, Training, fit
 
@@ -159,7 +159,7 @@ def test_the_paper_is_set_beside_what_it_computed_only():
             for cell in study.at(scale):
                 if cell.published is not None:
                     assert scale != "smoke"
-                    assert cell.published in TABLE_1.values()
+                    assert cell.published in PUBLISHED.values()
     beside = [cell for cell in find_study("table-1").at("paper") if cell.published]
     assert len(beside) == len(find_study("table-1").at("paper"))
 

@@ -28,7 +28,7 @@ _UNREADABLE = (OSError, KeyError, TypeError, ValueError, RuntimeError, Safetenso
 
 @dataclass(frozen=True)
 class Mlp:
-    """A perceptron with ReLU layers; images are flattened.
+    """A multilayer perceptron with ReLU; images are flattened.
 
     >>> Mlp((64, 32, 10)).build(seed=0)
     Sequential(
@@ -143,17 +143,13 @@ class CommitteeModel:
     hidden: int = 9
     schedule: Sharpening = SLOW
     """How β and γ grow."""
-    normalize: bool = True
-    """Whether the rows are kept at norm √N."""
 
     def __str__(self) -> str:
         return f"committee {self.inputs}-{self.hidden}-1, {self.schedule}"
 
     def build(self, seed: Seed) -> CommitteeMachine:
         """A new machine whose weights are drawn by the seed alone."""
-        return CommitteeMachine(
-            self.inputs, self.hidden, schedule=self.schedule, normalize=self.normalize, seed=seed
-        )
+        return CommitteeMachine(self.inputs, self.hidden, schedule=self.schedule, seed=seed)
 
 
 Architecture = Mlp | Conv | CommitteeModel

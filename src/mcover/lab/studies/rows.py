@@ -244,8 +244,10 @@ def checked(plain: dict[str, Any]) -> Row:
     kind, message, facts, seed = (plain[name] for name in ("kind", "message", "origin", "seed"))
     if not _NAME.fullmatch(kind):
         raise ValueError(f"kind is {kind!r}, no name of a kind")
+    if not all(isinstance(fact, str) for fact in facts.values()):
+        raise ValueError("the origin is not text")
     texts = [*(plain[name] for name in _TEXTS), canonical(plain["settings"]), *facts]
-    if any(_CONTROL.search(str(text)) for text in (*texts, *facts.values())):
+    if any(_CONTROL.search(text) for text in (*texts, *facts.values())):
         raise ValueError("a text holds control characters")
     if (other := config_hash(kind, plain["settings"])) != plain["config"]:
         raise ValueError(f"settings of config {plain['config']} belong to {other}")

@@ -71,7 +71,7 @@ class Inline:
 
 
 class Processes:
-    """So many processes of one core each; a trial does not know how many there are.
+    """So many processes of one core each, for one run; a trial does not know how many there are.
 
     Each has a thread and an executor of its own, so that a process that is killed takes no other
     trial with it. Its trial runs again, up to :data:`ATTEMPTS` times in all, and then has failed.
@@ -156,7 +156,7 @@ class Ran:
     interrupted: bool
 
 
-def run(plan: Plan, store: Store, engine: Engine, tell: Progress | None = None) -> Ran:
+def run(plan: Plan, store: Store, engine: Engine, tell: Progress = lambda share, text: None) -> Ran:
     """Runs what is missing; on return all of it is in the store, or Ctrl-C was pressed.
 
     Rows of other runs that share the store are waited for and not computed again. Outcomes depend
@@ -174,8 +174,7 @@ def run(plan: Plan, store: Store, engine: Engine, tell: Progress | None = None) 
             getattr(cell.trial, "prepare", lambda: None)()
         while missing:
             state.step(missing)
-            if tell is not None:
-                tell(*state.progress())
+            tell(*state.progress())
             missing = plan.missing(state.have)
     except KeyboardInterrupt:
         state.keep_finished()

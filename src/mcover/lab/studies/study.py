@@ -25,12 +25,11 @@ Rows = Mapping[Key, Row]
 
 @dataclass(frozen=True)
 class Published:
-    """A value of the paper (arXiv:2605.09256), "mean ± CI"."""
+    """A value of Table 1 of the paper (arXiv:2605.09256), "mean ± CI"."""
 
     value: float
     half_width: float
     trials: int | None = None
-    where: str = "Table 1"
 
     def __str__(self) -> str:
         digits = 4 if self.value < 0.05 or self.half_width > 0.002 else 3
@@ -39,7 +38,7 @@ class Published:
 
 
 # The paper's only numbers, by panel and series: its figures carry no table.
-TABLE_1: dict[tuple[str, str], Published] = {
+PUBLISHED: dict[tuple[str, str], Published] = {
     (PERCEPTRON, "vanilla"): Published(0.1936, 0.0113, 20),
     (PERCEPTRON, "RSA M=3"): Published(0.0539, 0.0329, 20),
     (PERCEPTRON, "M-cover M=3"): Published(0.0420, 0.0319, 20),
@@ -94,15 +93,16 @@ class Cell:
         return config_of(self.trial)
 
 
+Cells = tuple[Cell, ...]
 Pending = tuple[Cell, int]
 """A cell and a seed: one run of its trial."""
 
 
 def panel_cells(
     lines: Mapping[str, Trial], panel: str, trials: int, beside_paper: bool = False
-) -> tuple[Cell, ...]:
+) -> Cells:
     """A cell for each line of a panel, perhaps beside what the paper states for it."""
-    known = TABLE_1 if beside_paper else {}
+    known = PUBLISHED if beside_paper else {}
     return tuple(
         Cell(trial, series, panel, trials=trials, published=known.get((panel, series)))
         for series, trial in lines.items()
@@ -136,7 +136,7 @@ class Study:
     """What of the paper it is."""
     about: str
     """What is computed, and where that departs from the paper."""
-    cells: Mapping[Scale, tuple[Cell, ...]]
+    cells: Mapping[Scale, Cells]
     contrasts: tuple[tuple[str, ...], ...] = ()
     """Series that are compared wherever they are: the first minus each of the others."""
     picture: Literal["lines", "outcomes", "growth"] = "lines"
@@ -154,7 +154,7 @@ class Study:
         """What to run at a scale, perhaps with another number of trials or only some cells."""
         return Plan(self.at(scale, trials, only), self.choosing.get(scale, Choosing()))
 
-    def at(self, scale: Scale, trials: int | None = None, only: str = "") -> tuple[Cell, ...]:
+    def at(self, scale: Scale, trials: int | None = None, only: str = "") -> Cells:
         """The cells of a scale, with another number of trials or only those named so."""
         cells = self.cells[choice("scale", scale, SCALES)]
         if trials is not None:
@@ -169,9 +169,7 @@ class Study:
         return cells
 
 
-def at_scales(
-    make: Callable[..., tuple[Cell, ...]], **given: tuple[Any, ...]
-) -> dict[Scale, tuple[Cell, ...]]:
+def at_scales(make: Callable[..., Cells], **given: tuple[Any, ...]) -> dict[Scale, Cells]:
     """The cells of each scale, made of its name and of what is given for it."""
     return {scale: make(scale, *given[scale]) for scale in SCALES}
 
@@ -180,7 +178,7 @@ def at_scales(
 class Plan:
     """Cells to fill, and how strengths are chosen where a cell has candidates."""
 
-    cells: tuple[Cell, ...]
+    cells: Cells
     choosing: Choosing = Choosing()
 
     def configs(self) -> set[str]:

@@ -97,23 +97,15 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A study at one scale, as far as its rows go.
-
-    Attributes:
-        study: what was computed.
-        scale: how large.
-        points: its cells, in their order.
-        measured: a table for each panel that has trials, a line for each cell.
-        further: how the cells came about and what they say together, where there is any of it.
-        done: trials that are there.
-        total: trials in all.
-    """
+    """A study at one scale, as far as its rows go."""
 
     study: Study
     scale: Scale
     points: tuple[Point, ...]
     measured: tuple[Table, ...]
+    """For each panel that has trials, a line for each cell."""
     further: tuple[Table, ...]
+    """How the cells came about and what they say together."""
     done: int
     total: int
 
@@ -137,10 +129,9 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
     found: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows.values(), key=lambda row: row.seed):
         found.setdefault((row.config, row.status), []).append(row)
-    resolved = [plan.resolve(cell, rows) or cell for cell in plan.cells]
     points = tuple(
         Point(cell, *(tuple(found.get((cell.config, how), ())) for how in ("done", "failed")))
-        for cell in resolved
+        for cell in (plan.resolve(cell, rows) or cell for cell in plan.cells)
     )
     there = _panels(point for point in points if point.rows or point.failures)
     measured = tuple(_measured(study, panel, some) for panel, some in there.items())

@@ -100,8 +100,8 @@ class Objective:
 class CommitteeObjective(Objective):
     """f_γ of a committee machine, or of covers of it; errors are those of the hard one.
 
-    Gradients are taken by :class:`FusedGradient`, on the covered model's own storage and along its
-    own routes. ``fused=False``, or weights that are not on a CPU, take autograd through the module.
+    Gradients are taken by :class:`FusedGradient` along the model's own routes; by autograd with
+    ``fused=False``, and where the weights are not on a CPU.
     """
 
     def __init__(self, model: nn.Module, fused: bool = True) -> None:
@@ -150,13 +150,9 @@ class CommitteeObjective(Objective):
         return self.machine.loss(output, target)
 
     def settle(self) -> None:
-        if self._fused is None:
-            self.machine.settle()
-        elif self.machine.normalize:
-            self._fused.settle()
+        (self._fused or self.machine).settle()
 
     def collapse(self, model: nn.Module) -> committee.CommitteeMachine:
-        """The mean of the covers, rows at √N where the machine says so."""
         one = committee.collapse(model)
         # An average of weights was copied when the machine was less sharp.
         one.beta, one.gamma = self.machine.beta, self.machine.gamma
@@ -170,8 +166,7 @@ class CommitteeObjective(Objective):
         machine = self.machine  # as sharp as it is now, whatever copy of it is judged
         weights = committee.machine_of(source).J.detach()
         if weights.ndim == 3 and on == "collapse":
-            weights = weights.mean(0)
-            weights = committee.unit_rows(weights) if machine.normalize else weights
+            weights = committee.unit_rows(weights.mean(0))
         hidden, inputs = weights.shape[-2:]
         fields = (weights @ images.T).view(-1, hidden, len(images))  # the fast order of the axes
         # No gradient is wanted, so the plain tanh will do.

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from mcover.lab.training.loop import History, Status
 
 DataName = Annotated[str, tyro.conf.arg(metavar="{digits,mnist,fashion-mnist}[:CLASSES]")]
-Pixels = Literal["normalized", "median"]
 Model = Literal["mlp", "small-mlp", "conv"]
 _FAR = 100_000  # between the seeds of repeated trainings: no trial has such a seed
 
@@ -68,8 +67,6 @@ class _Trial:
     """Seed that draws these images; none is the seed of the trial."""
     validation: int | None = None
     """Hold out so many training images, and evaluate on them instead of the test images."""
-    pixels: Pixels = "normalized"
-    """Pixels of mean 0 and variance 1, or ±1 by the median of each image."""
 
     def __post_init__(self) -> None:
         split_name(self.data)
@@ -78,7 +75,6 @@ class _Trial:
         checks.counts(self, "images", "validation", optional=True, most=options.MOST)
         if self.subset_seed is not None:
             checks.whole("subset_seed", self.subset_seed, 0)
-        checks.choice("pixels", self.pixels, get_args(Pixels))
 
     @property
     def covers(self) -> int:
@@ -90,8 +86,8 @@ class _Trial:
         raise NotImplementedError
 
     def dataset(self) -> Dataset:
-        """The data set before images are held out or left out."""
-        return _loaded(self.data, self.pixels)
+        """The data set before images are held out or left out, its pixels normalized."""
+        return _loaded(self.data)
 
     def images_of(self, seed: int) -> Dataset:
         """The images of the trial with this seed."""
@@ -130,7 +126,7 @@ class _Trial:
 
     @property
     def _moved_by(self) -> Method:
-        """The method, where one routed cover is the model itself."""
+        """The method that acts: one routed cover is the model itself, and trains by SGD."""
         return SGD() if isinstance(self.method, Lifted) and self.covers == 1 else self.method
 
     def train(
@@ -215,7 +211,7 @@ class NetworkTrial(_Trial):
 
 @dataclass(frozen=True)
 class CommitteeTrial(_Trial):
-    """A committee machine on images of two classes, made ±1."""
+    """A committee machine on images of two classes, each made ±1 by its median."""
 
     kind: ClassVar[str] = "committee"
 
@@ -227,30 +223,25 @@ class CommitteeTrial(_Trial):
     """What moves the weights."""
     subset_seed: int | None = 0
     """Seed that draws the images; none is the seed of the trial."""
-    pixels: Pixels = "median"
-    """Pixels of mean 0 and variance 1, or ±1 by the median of each image."""
     hidden: int = 9
     """Hidden units K; an odd number has no ties."""
     schedule: Sharpening = SLOW
     """How β and γ grow."""
-    free_norms: bool = False
-    """Let the norms of the rows go, instead of keeping them at √N."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.counts(self, "hidden", most=options.MOST)
         checks.instance("schedule", self.schedule, Sharpening, "Sharpening(beta=0.5)")
-        checks.flags_of(self, "free_norms")
         if isinstance(getattr(self.method, "routing", None), Messages):
             raise McoverError("a committee machine routes weights; write routing=Directed(...).")
 
     def architecture(self, data: Dataset) -> Architecture:
         from mcover.lab.models import CommitteeModel
 
-        return CommitteeModel(data.inputs, self.hidden, self.schedule, not self.free_norms)
+        return CommitteeModel(data.inputs, self.hidden, self.schedule)
 
     def dataset(self) -> Dataset:
-        found = super().dataset()
+        found = _loaded(self.data, median=True)
         if found.classes != 2:
             raise McoverError(
                 f"a committee machine separates two classes, {found.name} has {found.classes}; "
@@ -312,7 +303,6 @@ class RepeatedTrial:
 
 
 @lru_cache(maxsize=2)
-def _loaded(name: str, pixels: Pixels) -> Dataset:
+def _loaded(name: str, median: bool = False) -> Dataset:
     """Loaded once for many trials."""
-    median = pixels == "median"
     return load(name, normalize=not median, binarize="median" if median else None)
