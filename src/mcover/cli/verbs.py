@@ -22,6 +22,7 @@ from mcover.lab.figures.runs import annealing_figure, topology_figure, training_
 from mcover.lab.figures.style import save
 from mcover.lab.perceptron import Outcome, PerceptronTrial, join, run_paired, summarize
 from mcover.lab.training import SGD, CommitteeTrial, Lifted, NetworkTrial, Training
+from mcover.lab.tune import read
 from mcover.plain import to_plain
 from mcover.progress import Line, console, errors, live_line
 from mcover.statistics import Estimate
@@ -152,6 +153,17 @@ class Anneal:
     """Threads; one for each CPU by default."""
     output: Path = Path("out/anneal")
     """Where to write: OUTPUT.png, the picture, and OUTPUT.npz, the result."""
+    config: Path | None = None
+    """File of 'mcover tune perceptron' to take the options from; those written here go before."""
+
+    @classmethod
+    def configured(cls, file: Path) -> Anneal:
+        """With the options of a file."""
+        found = read(file)
+        trial, options = found.trial, AnnealOptions(**found.anneal_options())
+        if not isinstance(trial, PerceptronTrial):  # which its options refuse before
+            raise TypeError(trial)
+        return cls(PerceptronTask(trial.n, trial.alpha, trial.ties), options, config=file)
 
     def __post_init__(self) -> None:
         checks.counts(self, "reads")
@@ -229,6 +241,17 @@ class Train:
     """Train the plain model too, with the same seeds and images."""
     output: Path = Path("out/train")
     """Where to write: OUTPUT.png, and OUTPUT.safetensors with OUTPUT.json, the model."""
+    config: Path | None = None
+    """File of 'mcover tune network', or OUTPUT.json of a training, to take the options from; those
+    written here go before."""
+
+    @classmethod
+    def configured(cls, file: Path) -> Train:
+        """With the options of a file."""
+        trial = read(file).trial
+        if isinstance(trial, PerceptronTrial):
+            raise McoverError(f"{file} holds a perceptron; write mcover anneal --config {file}.")
+        return cls(trial, config=file)
 
     def __post_init__(self) -> None:
         checks.counts(self, "seeds")
