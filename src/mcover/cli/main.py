@@ -106,7 +106,7 @@ def parse(arguments: list[str]) -> Any:
 
 def _configured(arguments: list[str]) -> Any:
     """A verb with the defaults of its --config FILE, if it has one; other options go before it."""
-    verbs = {"anneal": Anneal, "train": Train}
+    verbs: dict[str, Any] = {"anneal": Anneal, "train": Train}
     if not arguments or arguments[0] not in verbs:
         return None
     words = [word for given in arguments for word in given.split("=", 1)]

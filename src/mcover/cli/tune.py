@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import rich.table
 
 import mcover
@@ -93,11 +93,9 @@ class Tune:
         candidates, importances = tuning.candidates(), tuning.importances()
         self._print_search(tuning, importances)
         summaries = {name: _summary(of) for name, of in found.items()}
-        paired = {
-            name: statistics.paired(*([search.each(o) for o in found[n]] for n in ("winner", name)))
-            for name in found
-            if name != "winner" and "winner" in found
-        }
+        each = {name: [search.each(one) for one in of] for name, of in found.items()}
+        ours = each.pop("winner", None)
+        paired = {name: statistics.paired(ours, of) for name, of in each.items() if ours}
         seed = tuning.first_test_seed()
         _print_test(summaries, paired, search.each_label, seed, self.test_seeds)
         plain = {
@@ -147,7 +145,9 @@ class Tune:
             values = (_word(one.params.get(name)) for one in (first, best))
             table.add_row(name, *values, share)
         table.add_row(self.search.label, f"{first.value:.4g}", f"{best.value:.4g}", "")
-        table.caption = f"values of {self.search.seeds} paired seeds, by which the winner was chosen"
+        table.caption = (
+            f"values of {self.search.seeds} paired seeds, by which the winner was chosen"
+        )
         console.print(table)
         if best.params == first.params:
             console.print("nothing better than the defaults was found")
@@ -192,6 +192,4 @@ def _word(value: Any) -> str:
 
 def _short(text: str) -> str:
     """JSON with lists of numbers on one line each."""
-    import re
-
     return re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)

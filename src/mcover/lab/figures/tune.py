@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FULL, _PRUNED, _DEFAULTS, _WINNER = COLOURS[0], "0.65", COLOURS[1], COLOURS[5]
 _WORDS = {"sigma": "ring width σ", "shift": "shift μ", "covers": "covers M", "bank": "bank S"}
-_WORDS |= {"blocks": "blocks G", "redraw": "redrawn every … sweeps or steps"}
+_WORDS |= {"blocks": "blocks G", "redraw": "redrawn every …"}
 _COLUMNS = 3
 
 
@@ -48,13 +48,14 @@ def tune_figure(
     figure.suptitle(title)
     panels = list(figure.subplots(rows, _COLUMNS, squeeze=False).ravel())
     course, bars, *rest = panels
-    best = np.minimum.accumulate([one.value if one.complete else np.inf for one in shown])
+    values = [one.value if one.complete else np.inf for one in shown]
+    best = np.minimum.accumulate(np.array(values, float))
     course.step([one.number for one in shown], best, where="post", color=_FULL, linewidth=1)
     _draw(course, shown, [one.number for one in shown], marked)
     course.set(xlabel="candidate", ylabel=label, title="the search")
     names = sorted(importances, key=lambda name: importances[name])
     bars.barh([_words(n) for n in names], [importances[n] for n in names], color=_FULL)
-    bars.xaxis.set_major_formatter(PercentFormatter(1))
+    bars.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     bars.set(title="importance for the best quarter")
     if not importances:
         bars.text(0.5, 0.5, "too few candidates", ha="center", transform=bars.transAxes)
@@ -89,31 +90,41 @@ def _draw(
         axes.scatter(x[here], y[here], **how, linewidths=0.7, zorder=3, label=name)
 
 
-def _places(
-    some: Sequence[Candidate], name: str, room: Dimension, axes: Axes
-) -> Sequence[float]:
+def _places(some: Sequence[Candidate], name: str, room: Dimension, axes: Axes) -> Sequence[float]:
     """Where candidates lie on the axis of an option; equal choices side by side."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
     values = [one.params[name] for one in some]
     if isinstance(room, Range):
         if room.log:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            margin = (room.high / room.low) ** 0.04
+            axes.set_xlim(room.low / margin, room.high * margin)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            margin = 0.04 * (room.high - room.low)
+            axes.set_xlim(room.low - margin, room.high + margin)
         return values
     axes.set_xticks(range(len(room)), room)
     axes.set_xlim(-0.5, len(room) - 0.5)
-    spread = np.linspace(-0.25, 0.25, len(values)) if len(values) > 1 else np.zeros(len(values))
-    return [room.index(value) + shift for value, shift in zip(values, spread, strict=True)]
+    return [
+        room.index(value) + (one.number % 7 - 3) / 15
+        for value, one in zip(values, some, strict=True)
+    ]
 
 
 def _same_scale(panels: Sequence[Axes], shown: Sequence[Candidate]) -> None:
     """One scale of values for all panels, a logarithmic one where they span decades."""
     values = np.array([one.value for one in shown], float)
-    if values.min() > 0 and values.max() / values.min() > 20:
-        for axes in panels:
-            axes.set_yscale("log")
-        return
-    margin = 0.06 * (np.ptp(values) or 1.0)
+    low, high = values.min(), values.max()
+    log = low > 0 and high / low > 20
+    margin = (high / low) ** 0.06 if log else 0.06 * ((high - low) or 1.0)
     for axes in panels:
-        axes.set_ylim(values.min() - margin, values.max() + margin)
+        axes.set_yscale("log" if log else "linear")
+        axes.set_ylim(*((low / margin, high * margin) if log else (low - margin, high + margin)))
 
 
 def _words(name: str) -> str:

@@ -1,7 +1,7 @@
 """The winner of a search as a file, which commands and functions read.
 
-    mcover train --config out/tune.json
-    mcover.lift(model, **mcover.lab.tune.read("out/tune.json").lift_options())
+mcover train --config out/tune.json
+mcover.lift(model, **mcover.lab.tune.read("out/tune.json").lift_options())
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Config:
 
     def _refusal(self, what: str, instead: str) -> McoverError:
         return McoverError(
-            f"{self.path} holds a {self.trial.kind}, which has no options of {what}; write {instead}."
+            f"{self.path} holds a {self.trial.kind}, which has no options of {what}; "
+            f"write {instead}."
         )
 
 

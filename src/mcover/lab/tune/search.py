@@ -48,6 +48,8 @@ class Candidate:
     """Of the seeds that it met."""
     complete: bool
     """Whether it met all of them, instead of being pruned."""
+    first: bool
+    """Whether it is the trial that the search began with."""
     message: str = ""
     """Why it was refused."""
 
@@ -95,7 +97,9 @@ class Tuning:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         url = URL.create("sqlite", database=str(self.path))
         # TPE in groups, and the pruner, are marked as experimental; what they do is meant.
-        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+        with warnings.catch_warnings(
+            action="ignore", category=optuna.exceptions.ExperimentalWarning
+        ):
             pruner = optuna.pruners.WilcoxonPruner(p_threshold=self.search.prune)
             try:
                 study = optuna.create_study(
@@ -125,12 +129,14 @@ class Tuning:
             )
         study.set_user_attr("search", asked)
         states = optuna.trial.TrialState
-        for left in study.get_trials(states=(states.RUNNING,)):
+        for left in study.get_trials(states=(states.RUNNING,)):  # by a run that was stopped
             study.tell(left.number, state=states.FAIL)
-            if left.params:
+            whole = all(n in left.params for n in self.space if self.search.applies(n, left.params))
+            if whole and not left.user_attrs.get("first"):
                 study.enqueue_trial(left.params)
-        if not begun or not study.get_trials(states=(states.COMPLETE, states.WAITING)):
-            study.enqueue_trial(self.search.first())
+        there = study.get_trials(states=(states.COMPLETE, states.WAITING))
+        if not any(one.user_attrs.get("first") for one in there):
+            study.enqueue_trial(self.search.first(), user_attrs={"first": True})
         return study
 
     def run(
@@ -152,7 +158,7 @@ class Tuning:
 
         def show() -> None:
             done = len(self.candidates())
-            share = (done + sum(len(one.outcomes) for one in flying.values()) / self.search.seeds)
+            share = done + sum(len(one.outcomes) for one in flying.values()) / self.search.seeds
             share = min(share / trials, 1.0)
             if seconds is not None:
                 share = max(share, min((time.monotonic() - begin) / seconds, 1.0))
@@ -202,7 +208,7 @@ class Tuning:
 
         states, asked = optuna.trial.TrialState, one.asked
         if row.status == "failed":
-            if asked.params == self.search.first():
+            if asked.user_attrs.get("first"):
                 raise McoverError(f"the trial that the search begins with fails: {row.message}")
             asked.set_user_attr("message", row.message)
             self._study.tell(asked, state=states.PRUNED)  # the sampler ranks it last
@@ -235,6 +241,7 @@ class Tuning:
                 one.value if one.state == states.COMPLETE else None,
                 tuple(one.user_attrs.get("outcomes", ())),
                 one.user_attrs.get("complete", False),
+                one.user_attrs.get("first", False),
                 one.user_attrs.get("message", ""),
             )
             for one in self._study.get_trials(states=(states.COMPLETE, states.PRUNED))
@@ -251,8 +258,7 @@ class Tuning:
     @property
     def defaults(self) -> Candidate:
         """The trial that the search began with."""
-        first = self.search.first()
-        return next(one for one in self.candidates() if one.complete and one.params == first)
+        return next(one for one in self.candidates() if one.first)
 
     def importances(self) -> dict[str, float]:
         """What it takes to be among the best quarter, by PED-ANOVA; the shares sum to 1."""

@@ -28,6 +28,7 @@ _PENALTY = 10  # PAR10 of the field of algorithm configuration
 _SURE = 0.99
 _KINDS = (GaussianRing, Chain, Uniform)
 _RING, _CHAIN = GaussianRing.kind, Chain.kind
+_ON_DIGITS = NetworkTrial(training=Training(batch=64), validation=300)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ class _Search:
         checks.numbers_of(self, "prune", least=0, most=1)
         if foreign := sorted(set(self.fix) - set(self._room())):
             names = ", ".join(self._room())
-            raise McoverError(f"fix is {foreign[0]!r}, which is not searched; write one of {names}.")
+            raise McoverError(
+                f"fix is {foreign[0]!r}, which is not searched; write one of {names}."
+            )
         if not self.space():
             raise McoverError("fix holds all there is to search; leave something out of it.")
 
@@ -84,7 +87,7 @@ class _Search:
 
     def space(self) -> dict[str, Dimension]:
         """What is searched; the trial itself lies inside."""
-        own, found = self._own(), dict[str, Dimension]()
+        own, found = self._own(), dict[str, Any]()
         for name, dimension in self._room().items():
             if name in self.fix:
                 continue
@@ -198,7 +201,8 @@ class PerceptronSearch(_Search):
         changes = {name: params[name] for name in ("covers", "bank") if name in params}
         if "redraw" in params:
             changes["redraw_every"] = None if params["redraw"] == "never" else int(params["redraw"])
-        method = replace(self.trial.method, topology=self._topology(params), **changes)
+        given: Any = self.trial.method
+        method = replace(given, topology=self._topology(params), **changes)
         return replace(self.trial, method=method, schedule=self._schedule(params))
 
     def _schedule(self, params: Params) -> Schedule:
@@ -207,7 +211,7 @@ class PerceptronSearch(_Search):
             return given
         if isinstance(given, LinearSchedule):
             return replace(given, step=(given.start - given.stop) / (count - 1))
-        return replace(given, count=count)  # type: ignore[arg-type]
+        return replace(given, count=count)
 
     def rivals(self, winner: Params) -> dict[str, Any]:
         """The defaults, and where the schedule was searched, the defaults with the winner's."""
@@ -270,7 +274,7 @@ class NetworkSearch(_Search):
 
     kind: ClassVar[str] = "network"
 
-    trial: NetworkTrial = NetworkTrial(training=Training(batch=64), validation=300)
+    trial: NetworkTrial = _ON_DIGITS
     """What is trained; the search begins with it, and it is what the winner is tested against."""
 
     def __post_init__(self) -> None:
@@ -333,11 +337,11 @@ class NetworkSearch(_Search):
         changes["routing"] = replace(self._method.routing, **routing)
         return replace(self._method, **changes)
 
-    def tried(self, params: Params) -> NetworkTrial:
+    def tried(self, params: Params) -> Any:
         """With images held out, and evaluated once, after the last epoch."""
         return self.tested(replace(self.trial, method=self._lifted(params)))
 
-    def tested(self, trial: NetworkTrial) -> NetworkTrial:
+    def tested(self, trial: Any) -> Any:
         """Evaluated once, after the last epoch."""
         training = replace(trial.training, evaluate_every=trial.training.epochs)
         return replace(trial, training=training)
@@ -363,4 +367,3 @@ Search = PerceptronSearch | NetworkSearch
 def tidy(value: Any) -> Any:
     """A number of three digits: as much as a search can tell apart."""
     return float(f"{value:.3g}") if isinstance(value, float) else value
-
