@@ -13,6 +13,7 @@ import rich.table
 
 import mcover
 from mcover import checks, statistics
+from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.lab.figures.style import save
 from mcover.lab.figures.tune import tune_figure
@@ -65,8 +66,10 @@ class Tune:
         checks.whole("seed", self.seed, 0)
         if self.workers is not None:
             checks.whole("workers", self.workers, 0)
-        for one in map(self._path, ("json", "png", "db")):
-            checks.writable(one)
+        if not self.output.name:
+            raise McoverError(f"output is {str(self.output)!r}; write a path without an ending.")
+        for ending in ("json", "png", "db"):
+            checks.writable(self._path(ending))
 
     def _path(self, ending: str) -> Path:
         return self.output.parent / f"{self.output.name}.{ending}"

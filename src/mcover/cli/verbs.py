@@ -159,11 +159,11 @@ class Anneal:
     @classmethod
     def configured(cls, file: Path) -> Anneal:
         """With the options of a file."""
-        found = read(file)
-        trial, options = found.trial, AnnealOptions(**found.anneal_options())
-        if not isinstance(trial, PerceptronTrial):  # which its options refuse before
-            raise TypeError(trial)
-        return cls(PerceptronTask(trial.n, trial.alpha, trial.ties), options, config=file)
+        trial = read(file).trial
+        if not isinstance(trial, PerceptronTrial):
+            raise McoverError(f"{file} holds a {trial.kind}; write mcover train --config {file}.")
+        task = PerceptronTask(trial.n, trial.alpha, trial.ties)
+        return cls(task, AnnealOptions(trial.method, trial.schedule), config=file)
 
     def __post_init__(self) -> None:
         checks.counts(self, "reads")
@@ -258,6 +258,8 @@ class Train:
         if self.compare and isinstance(self.trial.method, SGD):
             raise McoverError("compare is True, and the model is trained plain; leave it out.")
         checks.whole("seed", self.seed, 0)
+        if self.config is not None and (kind := read(self.config).trial.kind) != self.trial.kind:
+            raise McoverError(f"{self.config} holds a {kind}; write train {kind}, or nothing.")
         if not self.output.name:
             raise McoverError(f"output is {str(self.output)!r}; write a path without an ending.")
 

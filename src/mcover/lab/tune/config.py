@@ -20,7 +20,7 @@ AnyTrial = PerceptronTrial | NetworkTrial | CommitteeTrial
 
 
 @dataclass(frozen=True)
-class Config:
+class ConfigFile:
     """What a file says is to be done: its trial, with or without the rest of the experiment."""
 
     trial: AnyTrial
@@ -57,7 +57,7 @@ class Config:
         )
 
 
-def read(path: str | Path) -> Config:
+def read(path: str | Path) -> ConfigFile:
     """A file that ``mcover tune`` or ``mcover train`` wrote.
 
     Raises:
@@ -77,6 +77,6 @@ def read(path: str | Path) -> Config:
             "wrote."
         )
     try:
-        return Config(from_plain(AnyTrial, plain["trial"], "trial"), file)
+        return ConfigFile(from_plain(AnyTrial, plain["trial"], "trial"), file)
     except McoverError as error:
         raise McoverError(f"the config {file} cannot be used: {error}") from error
