@@ -11,7 +11,7 @@ import math
 import sqlite3
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -155,33 +155,24 @@ class Tuning:
         """
         begin = time.monotonic()
         flying: dict[Future[Row], _Flight] = {}
-
-        def show() -> None:
-            done = len(self.candidates())
-            share = done + sum(len(one.outcomes) for one in flying.values()) / self.search.seeds
-            share = min(share / trials, 1.0)
-            if seconds is not None:
-                share = max(share, min((time.monotonic() - begin) / seconds, 1.0))
-            if tell is not None:
-                tell(share, self._words(trials))
-
-        show()
         while True:
-            in_time = seconds is None or time.monotonic() - begin < seconds
-            while in_time and len(flying) < engine.workers:
-                if len(self.candidates()) + len(flying) >= trials:
-                    break
+            found, spent = self.candidates(), time.monotonic() - begin
+            if tell is not None:
+                seeds = sum(len(one.outcomes) for one in flying.values())
+                share = (len(found) + seeds / self.search.seeds) / trials
+                tell(min(max(share, spent / (seconds or math.inf)), 1.0), _words(found, trials))
+            in_time = seconds is None or spent < seconds or not found
+            room = min(engine.workers, trials - len(found)) if in_time else 0
+            while len(flying) < room:
                 one = self._ask()
                 flying[engine.submit(one.trial, FIRST_SEED)] = one
             if not flying:
                 return
-            ended, _ = wait(flying, _POLL_SECONDS, FIRST_COMPLETED)
-            for future in ended:
+            for future in wait(flying, _POLL_SECONDS, FIRST_COMPLETED).done:
                 one = flying.pop(future)
                 seed = self._step(one, future.result())
                 if seed is not None:
                     flying[engine.submit(one.trial, seed)] = one
-            show()
 
     def _ask(self) -> _Flight:
         asked, params = self._study.ask(), dict[str, Any]()
@@ -244,7 +235,9 @@ class Tuning:
                 one.user_attrs.get("first", False),
                 one.user_attrs.get("message", ""),
             )
-            for one in self._study.get_trials(states=(states.COMPLETE, states.PRUNED))
+            for one in self._study.get_trials(
+                deepcopy=False, states=(states.COMPLETE, states.PRUNED)
+            )
         ]
 
     @property
@@ -253,7 +246,7 @@ class Tuning:
         complete = [one for one in self.candidates() if one.complete]
         if not complete:
             raise McoverError(f"{self.path} has no candidate that met all seeds; search on.")
-        return min(complete, key=lambda one: one.value or 0.0)
+        return _best(complete)
 
     @property
     def defaults(self) -> Candidate:
@@ -314,15 +307,6 @@ class Tuning:
             self._study.set_user_attr("tested", tested)
         return FIRST_TEST_SEED + 10_000 * tested.index(number)
 
-    def _words(self, trials: int) -> str:
-        found = self.candidates()
-        pruned = sum(not one.complete for one in found)
-        text = f"{len(found)}/{trials} trials, {pruned} pruned"
-        complete = [one for one in found if one.complete]
-        if not complete:
-            return text
-        return f"{text}, {self.best.value:.3g} from {self.defaults.value:.3g}"
-
 
 @dataclass
 class _Flight:
@@ -331,6 +315,20 @@ class _Flight:
     asked: Any
     trial: Any
     outcomes: list[Outcome] = field(default_factory=list)
+
+
+def _words(found: Sequence[Candidate], trials: int) -> str:
+    """How far a search is."""
+    complete = [one for one in found if one.complete]
+    text = f"{len(found)}/{trials} trials, {len(found) - len(complete)} pruned"
+    if not complete:
+        return text
+    first = next((one.value for one in complete if one.first), None)
+    return f"{text}, {_best(complete).value:.3g} from {first or math.nan:.3g}"
+
+
+def _best(complete: Sequence[Candidate]) -> Candidate:
+    return min(complete, key=lambda one: one.value or 0.0)
 
 
 def _lock(path: Path) -> sqlite3.Connection:
