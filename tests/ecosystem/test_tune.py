@@ -175,6 +175,22 @@ def test_candidates_that_are_refused_do_not_end_the_search(ran, tmp_path, monkey
         tuning.run(Inline(), trials=12)
 
 
+def test_a_test_run_that_fails_counts_as_all_wrong(tmp_path, capsys, monkeypatch):
+    def run(trial, seed):
+        if seed == FIRST_TEST_SEED + 1 and trial.method.noise != 0.05:
+            raise McoverError("training diverged")
+        return {"error": trial.method.noise, "gradients": 8.0, "core_seconds": 1.0}
+
+    monkeypatch.setattr(NetworkTrial, "run", run)
+    words = "tune network --trials 8 --seeds 2 --test-seeds 4 --workers 0 --output"
+    main([*words.split(), str(tmp_path / "tune")])
+    assert "winner: 1 of 4 failed, which count as all wrong" in capsys.readouterr().out
+    plain = json.loads((tmp_path / "tune.json").read_text())
+    errors = plain["test"]["outcomes"]["winner"]["error"]
+    assert errors[1] == 1
+    assert max(errors[:1] + errors[2:]) < 0.05
+
+
 def test_the_command_writes_a_winner_that_others_take(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mcover.progress._PLAIN_SECONDS", -1.0)
     main(command(tmp_path))

@@ -101,6 +101,9 @@ class Tune:
         paired = {name: statistics.paired(ours, of) for name, of in each.items() if ours}
         seed = tuning.first_test_seed()
         _print_test(summaries, paired, search.each_label, seed, self.test_seeds)
+        for name, of in found.items():
+            if failed := sum("failed" in one for one in of):
+                console.print(f"{name}: {failed} of {len(of)} failed, which count as all wrong")
         plain = {
             "trial": to_plain(search.candidate(best.params)),
             "version": mcover.__version__,
@@ -117,7 +120,7 @@ class Tune:
                 "estimates": to_plain(summaries),
                 "winner_minus": to_plain(paired),
                 "outcomes": {
-                    name: {key: [one[key] for one in of] for key in _KEPT if key in of[0]}
+                    name: {key: [one.get(key) for one in of] for key in _KEPT if key in of[0]}
                     for name, of in found.items()
                 },
             },
@@ -185,8 +188,10 @@ def _summary(outcomes: Sequence[Outcome]) -> dict[str, Estimate]:
         found = summarize(outcomes)
         names = [name for name in _SHOWN if name in found]
         return {name: found[name] for name in names}
-    names = [name for name in ("error", "gradients", "core_seconds") if name in outcomes[0]]
-    return {name: statistics.mean([one[name] for one in outcomes]) for name in names}
+    by_name = {
+        n: [o[n] for o in outcomes if n in o] for n in ("error", "gradients", "core_seconds")
+    }
+    return {name: statistics.mean(values) for name, values in by_name.items() if values}
 
 
 def _word(value: Any) -> str:

@@ -294,9 +294,10 @@ class Tuning:
                     flying[engine.submit(trials[name], seed)] = name, seed
             for future in wait(flying, _POLL_SECONDS, FIRST_COMPLETED).done:
                 row, one = future.result(), flying.pop(future)
-                if row.status == "failed":
+                outcome = dict(row.outcome) or self.search.failed
+                if not outcome:
                     raise McoverError(f"the test of the {one[0]} fails: {row.message}")
-                self._study.set_user_attr(keys[one], dict(row.outcome))
+                self._study.set_user_attr(keys[one], outcome)
 
     def first_test_seed(self) -> int:
         """Where the fresh seeds of this winner begin."""

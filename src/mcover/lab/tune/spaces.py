@@ -53,6 +53,8 @@ class _Search:
     """What searches of all kinds have."""
 
     kind: ClassVar[str]
+    failed: ClassVar[Outcome] = {}
+    """What a run of the test counts as that fails, if any may."""
 
     trial: Any
     seeds: int = 8
@@ -183,7 +185,7 @@ class PerceptronSearch(_Search):
             "redraw": ("never", "100", "10", "1"),
         }
         if self.score != "solved" and _temperatures(self.trial.schedule):
-            room["temperatures"] = Range(300, 6000, whole=True, log=True)
+            room["temperatures"] = Range(100, 6000, whole=True, log=True)
         return room
 
     def _own(self) -> dict[str, Any]:
@@ -273,6 +275,7 @@ class NetworkSearch(_Search):
     """
 
     kind: ClassVar[str] = "network"
+    failed: ClassVar[Outcome] = {"error": 1.0, "failed": 1.0}  # such as a training that diverged
 
     trial: NetworkTrial = _ON_DIGITS
     """What is trained; the search begins with it, and it is what the winner is tested against."""
