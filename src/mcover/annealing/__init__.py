@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         information_threshold,
         state_evolution,
     )
+    from mcover.annealing.packed import pack_above, pack_signs, packed_fields, unpack_signs
 
 __all__ = [
     "RSA",
@@ -63,13 +64,20 @@ __all__ = [
     "anneal",
     "information_threshold",
     "load_problem",
+    "pack_above",
+    "pack_signs",
+    "packed_fields",
     "state_evolution",
     "teacher_student",
+    "unpack_signs",
 ]
+
+_PACKED = ("pack_above", "pack_signs", "packed_fields", "unpack_signs")
 
 
 def __getattr__(name: str) -> Any:
-    """Loads SciPy with the first use of message passing."""
+    """Loads SciPy with the first use of message passing, and numba with that of packed bits."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("mcover.annealing.message_passing"), name)
+    room = "packed" if name in _PACKED else "message_passing"
+    return getattr(import_module(f"mcover.annealing.{room}"), name)
