@@ -1,8 +1,8 @@
 """Multilayer perceptrons trained as M routed copies; fitted, they are one network of plain size.
 
-The parameters that scikit-learn's MLPClassifier has too mean the same here. Training is Adam on
-:func:`mcover.cover_loss` of a :func:`mcover.lift`, in the precision of X; features are taken as they
-are, so put a scaler in front.
+The parameters that scikit-learn's MLPClassifier has too mean the same here. Training is AdamW on
+:func:`mcover.cover_loss` of a :func:`mcover.lift`, in the precision of X. Features are taken as
+they are: put a scaler in front.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from mcover import Directed, GaussianRing, McoverError, Messages, checks, cover_loss, lift
+from mcover import Directed, GaussianRing, McoverError, checks, cover_loss, lift
 from mcover.topology import Topology
 
 _FLOATS = (np.float64, np.float32)
@@ -48,11 +48,11 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         covers: int = 4,
         sigma: float = math.inf,
         topology: Topology | None = None,
-        routing: Directed | Messages | str | None = None,
+        routing: Any = None,
         noise: float | str = "150%",
         alpha: float = 1e-4,
         batch_size: int = 64,
-        learning_rate_init: float = 3e-3,
+        learning_rate_init: float = 1e-3,
         max_iter: int = 100,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -149,8 +149,8 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         sizes = [X.shape[1], *sizes, self._outputs]
         net = _layers(sizes, _ACTIVATIONS[activation], X.dtype, weights_seed)
         topology = GaussianRing(self.sigma) if self.topology is None else self.topology
-        routing = Directed(redraw_every=-(-len(X) // batch))
-        routing = routing if self.routing is None else self.routing
+        fresh = Directed(redraw_every=-(-len(X) // batch))
+        routing = fresh if self.routing is None else self.routing
         self.covers_ = lift(net, self.covers, topology, routing, noise=self.noise, seed=lift_seed)
         groups = self.covers_.parameter_groups(lr=lr, weight_decay=decay)
         self._optimizer = torch.optim.AdamW(groups)
@@ -241,8 +241,8 @@ class MCoverMLPClassifier(ClassifierMixin, _Network):
         classes_: the classes, sorted.
         collapsed_: the network, a ``torch.nn.Sequential``.
         covers_: its covers, as :func:`mcover.lift` returns them.
-        history_: "loss" of each epoch, a cover and sample; "validation_score" of the collapse, where
-            training is stopped early.
+        history_: "loss" of each epoch, per cover and sample; "validation_score" of the collapse,
+            where training is stopped early.
         n_iter_: epochs done.
         n_features_in_: number of features; ``feature_names_in_`` their names, where X had some.
 
@@ -264,11 +264,11 @@ class MCoverMLPClassifier(ClassifierMixin, _Network):
         covers: int = 4,
         sigma: float = math.inf,
         topology: Topology | None = None,
-        routing: Directed | Messages | str | None = None,
+        routing: Any = None,
         noise: float | str = "150%",
         alpha: float = 1e-4,
         batch_size: int = 64,
-        learning_rate_init: float = 3e-3,
+        learning_rate_init: float = 1e-3,
         max_iter: int = 100,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -317,7 +317,8 @@ class MCoverMLPClassifier(ClassifierMixin, _Network):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of each sample."""
-        return self.classes_[self._predicted(X).argmax(dim=1).numpy()]
+        best = self._predicted(X).argmax(dim=1)
+        return self.classes_[best.numpy()]
 
     @property
     def _outputs(self) -> int:
@@ -401,7 +402,9 @@ class MCoverMLPRegressor(RegressorMixin, _Network):
 
     def _more_targets(self, y: NDArray[Any], classes: None = None) -> NDArray[Any]:
         if y.shape[1:] != self._shape:
-            raise McoverError(f"y has shape {y.shape}; the first call had (samples, *{self._shape}).")
+            raise McoverError(
+                f"y has shape {y.shape}; the first call had (samples, *{self._shape})."
+            )
         return y.reshape(len(y), -1).astype(np.float64)
 
     def _score(self, net: nn.Module, X: Any, target: Any, weight: Any) -> float:

@@ -10,8 +10,8 @@ serve as bias, and make the number of bits odd: no field is ever zero.
 independent annealings answer each question, and their margins are added. With as many ±1 students
 error-correcting output codes did worse: see ``bench/sklearn_estimators.py`` for the numbers.
 
-**Weights of samples** are numbers of copies: a pattern of weight 3 counts as three, exactly. Weights
-that are not whole, or large, are rounded to multiples of an eighth of their mean.
+**Weights of samples** are numbers of copies: a pattern of weight 3 counts as three, exactly.
+Weights that are not whole, or large, are rounded to multiples of an eighth of their mean.
 """
 
 from __future__ import annotations
@@ -48,8 +48,68 @@ _COPIES = 8  # of a pattern of mean weight, where weights are rounded
 _HOT, _COLD = 0.4, 0.01  # the paper's temperatures
 
 
-class _SignsClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
-    """What both have in common: bits, questions, annealing and prediction."""
+class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+    """A perceptron of ±1 weights on fitted bits, annealed in M covers.
+
+    Args:
+        covers: copies M that are annealed together.
+        sigma: width of the ring of covers that routes are drawn from; ``math.inf`` is uniform.
+        bank: destinations whose routes are kept, at most one a weight; None keeps all of them.
+        method: :class:`mcover.MCover`, :class:`mcover.RSA` or :class:`mcover.Vanilla`, in place of
+            ``covers``, ``sigma`` and ``bank``.
+        sweeps: of annealing, from temperature 0.4 to 0.01.
+        schedule: temperatures, e.g. :class:`mcover.LinearSchedule`, in place of ``sweeps``.
+        thermometer: bits a feature, at most.
+        students: independent annealings for each question, whose margins are added.
+        class_weight: weights of classes as a dict, or "balanced".
+        n_jobs: threads; the result does not depend on it.
+        random_state: seed of starts, routes and proposals.
+
+    Attributes:
+        classes_: the classes, sorted.
+        columns_: the feature that each bit looks at, shape (bits,).
+        cuts_: what it is compared with; −∞ for the bits of the bias.
+        collapsed_: the ±1 students, shape (questions, students, 1, bits).
+        covers_: the covers they were collapsed from, (questions, students, covers, 1, bits).
+        packed_: the students in 64-bit words, all that ``predict`` needs beside the cuts;
+            ``packed_covers_`` their covers.
+        history_: the course of annealing: sweep and temperature (points,); energy, acceptance and
+            cover_overlap (questions, students, points); training_error (questions, students).
+        n_features_in_: number of features; ``feature_names_in_`` their names, where X had some.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = MCoverPerceptronClassifier(thermometer=3, random_state=0).fit(X, y)
+    >>> model.collapsed_.shape, model.packed_.nbytes
+    ((1, 3, 1, 91), 48)
+    """
+
+    def __init__(
+        self,
+        *,
+        covers: int = 3,
+        sigma: float = 1.5,
+        bank: int | None = 4,
+        method: Method | None = None,
+        sweeps: int = 300,
+        schedule: Schedule | ArrayLike | None = None,
+        thermometer: int = 7,
+        students: int = 3,
+        class_weight: dict[Any, float] | str | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.covers = covers
+        self.sigma = sigma
+        self.bank = bank
+        self.method = method
+        self.sweeps = sweeps
+        self.schedule = schedule
+        self.thermometer = thermometer
+        self.students = students
+        self.class_weight = class_weight
+        self.n_jobs = n_jobs
+        self.random_state = random_state
 
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Any:
@@ -75,7 +135,9 @@ class _SignsClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         context = self._init_callback_context(max_subtasks=len(questions))
         context.call_on_fit_task_begin(**about)
 
-        self.columns_, self.cuts_ = _cuts(X, copies, checks.whole("thermometer", self.thermometer, 1))
+        self.columns_, self.cuts_ = _cuts(
+            X, copies, checks.whole("thermometer", self.thermometer, 1)
+        )
         bits = len(self.cuts_)
         patterns = unpack_signs(pack_above(X, self.columns_, self.cuts_), bits)
         patterns, labels = np.repeat(patterns, copies, axis=0), np.repeat(labels, copies)
@@ -150,13 +212,6 @@ class _SignsClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         """The covers they were collapsed from, (questions, students, covers, hidden, bits)."""
         return unpack_signs(self.packed_covers_, len(self.cuts_))
 
-    def _hidden(self) -> int:
-        raise NotImplementedError
-
-    def _margins(self, fields: NDArray[np.int32]) -> NDArray[np.float64]:
-        """One margin a student, (samples, questions, students, hidden) → without the last axis."""
-        raise NotImplementedError
-
     def _method(self, sites: int) -> Method:
         if self.method is not None:
             return self.method
@@ -170,74 +225,11 @@ class _SignsClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             return self.schedule.temperatures()
         return checks.reals("schedule", self.schedule, ndim=1)
 
-
-class MCoverPerceptronClassifier(_SignsClassifier):
-    """A perceptron of ±1 weights on fitted bits, annealed in M covers.
-
-    Args:
-        covers: copies M that are annealed together.
-        sigma: width of the ring of covers that routes are drawn from; ``math.inf`` is uniform.
-        bank: destinations whose routes are kept, at most one a weight; None keeps all of them.
-        method: :class:`mcover.MCover`, :class:`mcover.RSA` or :class:`mcover.Vanilla`, in place of
-            ``covers``, ``sigma`` and ``bank``.
-        sweeps: of annealing, from temperature 0.4 to 0.01.
-        schedule: temperatures, e.g. :class:`mcover.LinearSchedule`, in place of ``sweeps``.
-        thermometer: bits a feature, at most.
-        students: independent annealings for each question, whose margins are added.
-        class_weight: weights of classes as a dict, or "balanced".
-        n_jobs: threads; the result does not depend on it.
-        random_state: seed of starts, routes and proposals.
-
-    Attributes:
-        classes_: the classes, sorted.
-        columns_: the feature that each bit looks at, shape (bits,).
-        cuts_: what it is compared with; −∞ for the bits of the bias.
-        collapsed_: the ±1 students, shape (questions, students, 1, bits).
-        covers_: the covers they were collapsed from, (questions, students, covers, 1, bits).
-        packed_: the students in 64-bit words, all that ``predict`` needs beside the cuts;
-            ``packed_covers_`` their covers.
-        history_: the course of annealing: sweep and temperature (points,); energy, acceptance and
-            cover_overlap (questions, students, points); training_error (questions, students).
-        n_features_in_: number of features; ``feature_names_in_`` their names, where X had some.
-
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = MCoverPerceptronClassifier(thermometer=3, random_state=0).fit(X, y)
-    >>> model.collapsed_.shape, model.packed_.nbytes
-    ((1, 3, 1, 91), 48)
-    """
-
-    def __init__(
-        self,
-        *,
-        covers: int = 3,
-        sigma: float = 1.5,
-        bank: int | None = 4,
-        method: Method | None = None,
-        sweeps: int = 300,
-        schedule: Schedule | ArrayLike | None = None,
-        thermometer: int = 7,
-        students: int = 3,
-        class_weight: dict[Any, float] | str | None = None,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.covers = covers
-        self.sigma = sigma
-        self.bank = bank
-        self.method = method
-        self.sweeps = sweeps
-        self.schedule = schedule
-        self.thermometer = thermometer
-        self.students = students
-        self.class_weight = class_weight
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-
     def _hidden(self) -> int:
         return 1
 
     def _margins(self, fields: NDArray[np.int32]) -> NDArray[np.float64]:
+        """One margin a student, (samples, questions, students, hidden) → without the last axis."""
         return fields[..., 0] / math.sqrt(len(self.cuts_))
 
 
@@ -287,8 +279,9 @@ class MCoverCommitteeClassifier(MCoverPerceptronClassifier):
         return checks.whole("hidden", self.hidden, 1)
 
     def _margins(self, fields: NDArray[np.int32]) -> NDArray[np.float64]:
-        votes = np.where(fields > 0, 1, -1).sum(axis=-1)
-        return (votes + fields.mean(axis=-1) / (len(self.cuts_) + 1)) / fields.shape[-1]
+        hidden = fields.shape[-1]
+        votes = 2 * (fields > 0).sum(axis=-1) - hidden
+        return (votes + fields.sum(axis=-1) / (hidden * (len(self.cuts_) + 1))) / hidden
 
 
 def _cuts(
