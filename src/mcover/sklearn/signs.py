@@ -17,6 +17,7 @@ Weights that are not whole, or large, are rounded to multiples of an eighth of t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -128,58 +129,32 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         if len(self.classes_) == 1:
             raise McoverError("y has 1 class where its weights are not zero; give at least two.")
         copies, heat = _copies(weight * compute_sample_weight(self.class_weight, y))
-        students, hidden = checks.whole("students", self.students, 1), self._hidden()
         metadata = None if sample_weight is None else {"sample_weight": weight}
         about = {"estimator": self, "X": X, "y": y, "metadata": metadata}
         questions = range(len(self.classes_)) if len(self.classes_) > 2 else range(1, 2)
         context = self._init_callback_context(max_subtasks=len(questions))
         context.call_on_fit_task_begin(**about)
 
-        self.columns_, self.cuts_ = _cuts(
-            X, copies, checks.whole("thermometer", self.thermometer, 1)
-        )
+        thermometer = checks.whole("thermometer", self.thermometer, 1)
+        self.columns_, self.cuts_ = _cuts(X, copies, thermometer)
         bits = len(self.cuts_)
         patterns = unpack_signs(pack_above(X, self.columns_, self.cuts_), bits)
-        patterns, labels = np.repeat(patterns, copies, axis=0), np.repeat(labels, copies)
-        method, temperatures = self._method(bits * hidden), heat * self._temperatures()
-        seeds = check_random_state(self.random_state).randint(2**31, size=len(questions))
-        jobs = effective_n_jobs(self.n_jobs)
-
-        def ask(question: int, seed: int) -> AnnealResult:
-            problem = Committee(patterns, np.where(labels == question, 1, -1), hidden)
-            threads = max(1, jobs // len(questions))
-            reads = {"num_reads": students, "seed": int(seed), "workers": threads}
-            result = anneal(problem, method, schedule=temperatures, **reads)
-            if result.interrupted:
-                raise KeyboardInterrupt
-            return result
-
-        asked = zip(questions, seeds, strict=True)
-        run = Parallel(n_jobs=self.n_jobs, prefer="threads", return_as="generator")
-        answers = run(delayed(ask)(*one) for one in asked)
+        answers = self._anneal(
+            np.repeat(patterns, copies, axis=0), np.repeat(labels, copies), questions, heat
+        )
         results = []
         for _ in questions:
             task = context.subcontext(task_name="question")
             task.call_on_fit_task_begin(**about)
             results.append(next(answers))
             task.call_on_fit_task_end(**about)
-
         collapsed = np.stack([result.collapsed_sign for result in results])
         covers = np.stack([result.weights for result in results])
         self.packed_, self.packed_covers_ = (
-            pack_signs(signs.reshape(-1, bits)).reshape(*signs.shape[:-1], hidden, -1)
+            pack_signs(signs.reshape(-1, bits)).reshape(*signs.shape[:-1], self._hidden(), -1)
             for signs in (collapsed, covers)
         )
-        courses = [result.trajectory for result in results]
-        wrong = np.stack([result.training_errors for result in results])
-        self.history_ = {
-            "sweep": courses[0].sweep,
-            "temperature": courses[0].temperature,
-            "energy": np.stack([course.energy for course in courses]),
-            "acceptance": np.stack([course.acceptance for course in courses]),
-            "cover_overlap": np.stack([course.cover_overlap for course in courses]),
-            "training_error": wrong / len(patterns),
-        }
+        self.history_ = _history(results, copies.sum())
         context.call_on_fit_task_end(**about, reconstruction_attributes={})
         return self
 
@@ -211,6 +186,27 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
     def covers_(self) -> Signs:
         """The covers they were collapsed from, (questions, students, covers, hidden, bits)."""
         return unpack_signs(self.packed_covers_, len(self.cuts_))
+
+    def _anneal(
+        self, patterns: Signs, labels: NDArray[np.int64], questions: range, heat: float
+    ) -> Iterator[AnnealResult]:
+        """One result for each question, in their order; its reads are the students."""
+        hidden, students = self._hidden(), checks.whole("students", self.students, 1)
+        method = self._method(patterns.shape[1] * hidden)
+        temperatures = heat * self._temperatures()
+        threads = max(1, effective_n_jobs(self.n_jobs) // len(questions))
+        seeds = check_random_state(self.random_state).randint(2**31, size=len(questions))
+
+        def ask(question: int, seed: int) -> AnnealResult:
+            problem = Committee(patterns, np.where(labels == question, 1, -1), hidden)
+            reads = {"num_reads": students, "seed": seed, "workers": threads}
+            result = anneal(problem, method, schedule=temperatures, **reads)
+            if result.interrupted:
+                raise KeyboardInterrupt
+            return result
+
+        run = Parallel(n_jobs=self.n_jobs, prefer="threads", return_as="generator")
+        return run(delayed(ask)(*one) for one in zip(questions, seeds.tolist(), strict=True))
 
     def _method(self, sites: int) -> Method:
         if self.method is not None:
@@ -302,6 +298,18 @@ def _cuts(
         columns.extend([column] * len(at))
     bias = 1 + len(cuts) % 2
     return np.array(columns + [0] * bias, dtype=np.intp), np.array(cuts + [-np.inf] * bias)
+
+
+def _history(results: list[AnnealResult], patterns: int) -> dict[str, NDArray[Any]]:
+    """The courses of all questions, which have their points in common."""
+    courses = [result.trajectory for result in results]
+    names = ("energy", "acceptance", "cover_overlap")
+    return {
+        "sweep": courses[0].sweep,
+        "temperature": courses[0].temperature,
+        **{name: np.stack([getattr(course, name) for course in courses]) for name in names},
+        "training_error": np.stack([result.training_errors for result in results]) / patterns,
+    }
 
 
 def _copies(weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], float]:
