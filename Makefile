@@ -7,12 +7,13 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser test-zoo check bench format dist release-check clean
+.PHONY: help demo test test-browser test-ecosystem test-zoo check bench format dist release-check clean
 
 help:
 	@echo "make demo    the main job on this machine; pictures in $(OUT)/"
 	@echo "make test    all tests, in parallel"
 	@echo "make test-browser  the report in headless Chromium"
+	@echo "make test-ecosystem  scikit-learn and other neighbours"
 	@echo "make test-zoo  models of many libraries, lifted in both routings"
 	@echo "make check   formatting, lint, types"
 	@echo "make bench   speed and memory, each against a named rival"
@@ -36,6 +37,9 @@ $(VENV)/.test: $(VENV)/.torch
 	@touch $@
 $(VENV)/.browser: $(VENV)/.test
 	$(PIP) --editable ".[browser]"
+	@touch $@
+$(VENV)/.ecosystem: $(VENV)/.test
+	$(PIP) --editable ".[ecosystem]"
 	@touch $@
 $(VENV)/.zoo: $(VENV)/.test
 	$(PIP) --editable ".[zoo]"
@@ -64,6 +68,10 @@ test-browser: $(VENV)/.browser
 	    apt-get install --yes -qq --no-install-recommends chromium; }
 	$(RUN) -m pytest tests/browser
 
+# Integrations against the real frameworks.
+test-ecosystem: $(VENV)/.ecosystem
+	$(RUN) -m pytest tests/ecosystem --numprocesses auto
+
 # Other people's models, tiny and with random weights: nothing is downloaded but their packages.
 test-zoo: $(VENV)/.zoo
 	$(RUN) -m pytest tests/zoo --numprocesses auto
@@ -82,6 +90,7 @@ bench: $(VENV)/.torch
 	$(RUN) bench/directed.py
 	$(RUN) bench/first_step.py
 	$(RUN) bench/committee.py
+	$(RUN) bench/sklearn_estimators.py --quick
 
 format: $(VENV)/.check
 	$(RUN) -m ruff format .
