@@ -32,7 +32,7 @@ def collapse(
     Args:
         covered: the covered model.
         how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a stack
-            (M, *shape).
+            ``(M, *shape)``.
         buffers: running statistics averaged over covers (counters from the first), taken from the
             "first" cover, or computed anew on ``loader`` ("recalibrate").
         loader: training batches for "recalibrate", as for ``torch.optim.swa_utils.update_bn``.

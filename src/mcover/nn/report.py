@@ -40,7 +40,7 @@ class ModuleReport:
 
 @dataclass(frozen=True)
 class LiftReport:
-    """What :func:`report` returns; printed, it is a table.
+    """What :meth:`mcover.nn.Covered.report` returns; printed, it is a table.
 
     Attributes:
         settings: what was asked for.
