@@ -28,7 +28,8 @@ myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+nb_execution_timeout = 900
+nb_output_stderr = "remove"  # live lines that appear where a machine is slow
 
 # The reference: what docstrings say, in the order of the source.
 autodoc_member_order = "bysource"
