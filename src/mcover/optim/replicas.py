@@ -289,7 +289,7 @@ class ElasticSGD(_Coupled):
     def at_centre(self) -> Iterator[None]:
         """Inside, all replicas are at the centre; outside, they are what they were.
 
-        Running statistics stay those of the replicas: ``collapse(buffers="recalibrate", ...)``.
+        Running statistics stay those of the replicas: ``collapse(loader=...)``.
         """
         kept = [(stack, stack.detach().clone()) for stack in self.stacks()]
         with torch.no_grad():
