@@ -21,6 +21,7 @@ SOURCE = Path(mcover.__file__).parent
 ROWS = (
     ("errors",),
     ("checks", "compiled", "files", "plain", "progress", "seeds"),
+    ("logs",),
     ("topology",),
     ("permutations", "permutation_kernels"),
     ("routing",),
@@ -28,6 +29,7 @@ ROWS = (
     ("annealing", "lifting"),
     ("nn", "optim"),
     ("",),  # the package itself: what a user imports
+    ("lightning",),  # doors to other frameworks: none imports another
     ("lab",),
     ("cli", "__main__"),
 )

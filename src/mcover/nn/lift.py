@@ -82,6 +82,14 @@ def lift(
     check_model(model)
     if any(isinstance(module, Covered) for module in model.modules()):
         raise McoverError("the model is covered already; lift the base model, or its collapse().")
+    if any(kind.__name__ == "LightningModule" for kind in type(model).__mro__):
+        warnings.warn(
+            f"covers of {type(model).__name__} are no LightningModule, and no Trainer takes them: "
+            "lift the network inside of it, self.net = mcover.lift(net, ...), and return "
+            "mcover.cover_loss(loss, self.net(x), y) from its training_step. See mcover.lightning.",
+            McoverWarning,
+            stacklevel=2,
+        )
     given: Any = () if isinstance(covers, numbers.Integral) else covers
     checks.instance("covers", given, Sequence, "how many, or a list of modules")
     asked: Any = len(given) or covers
