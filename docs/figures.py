@@ -46,7 +46,7 @@ def main() -> None:
 
 def covers() -> tuple[Figure, str]:
     """One model, three covers of it, and the same covers routed."""
-    figure, panels = _panels(3, (10.4, 3.9))
+    figure, panels = _panels(3, (9.0, 3.4))
     straight = np.tile(np.arange(3), (4, 1))
     for axes, title, note, count, routes in (
         (panels[0], "one model", "a unit reads four weights", 1, straight),
@@ -95,7 +95,7 @@ def _wire(axes: Axes, start: np.ndarray, end: np.ndarray, colour: str, width: fl
 
 def law() -> tuple[Figure, str]:
     """Kernels of three widths, and routes drawn from the law of each."""
-    figure = Figure(figsize=(10.4, 4.5))
+    figure = Figure(figsize=(9.0, 3.9))
     width, m = 0.255, 5
     choices = (
         ("a narrow ring", mcover.GaussianRing(0.6), "σ = 0.6: few wires cross"),
@@ -144,7 +144,7 @@ def _route(axes: Axes, left: float, route: np.ndarray) -> None:
 
 def cycle() -> tuple[Figure, str]:
     """Lift, train, collapse: what happens to one weight matrix."""
-    figure = Figure(figsize=(10.4, 3.3))
+    figure = Figure(figsize=(9.0, 2.86))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, 10.4), ylim=(0, 3.3))
     axes.set_axis_off()
@@ -196,7 +196,7 @@ def _matrix(axes: Axes, at: tuple[float, float], values: np.ndarray, colour: str
 
 def lifts() -> tuple[Figure, str]:
     """The directed lift gathers weights; the message lift mixes what blocks of inputs say."""
-    figure, (left, right) = _panels(2, (10.4, 4.3))
+    figure, (left, right) = _panels(2, (9.0, 3.75))
     rng = np.random.default_rng(2)
     routes = np.array([rng.permutation(3) for _ in range(20)])
     for alpha in range(3):
@@ -251,7 +251,7 @@ def _patchwork(axes: Axes, at: tuple[float, float], owner: np.ndarray) -> None:
 
 def outcome() -> tuple[Figure, str]:
     """What it bought: the error of every trial of three annealers, from the committed rows."""
-    figure = Figure(figsize=(10.4, 3.4))
+    figure = Figure(figsize=(9.0, 2.95))
     axes = figure.add_axes((0.2, 0.2, 0.77, 0.74))
     rng = np.random.default_rng(0)
     trials = read_csv(HERE.parent / "results" / "perceptron-variants.csv")
