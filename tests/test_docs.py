@@ -40,6 +40,11 @@ def test_no_block_escapes(page):
     languages = {block.language for block in blocks(page)}
     strange = {one for one in languages - LANGUAGES if not one.startswith("{")}
     assert not strange
+    wide = [
+        line for block in blocks(page) for line in block.text.splitlines()
+        if page != "README.md" and block.language in LANGUAGES and len(line) > 88
+    ]  # fmt: skip
+    assert not wide, "a page shows 88 columns"
     outputs = [block.line for block in blocks(page) if block.language == "text"]
     assert len(outputs) == len(shown(page)), "a text block must follow the code that prints it"
 
