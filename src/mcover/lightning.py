@@ -27,8 +27,9 @@ import inspect
 import math
 import sys
 import tempfile
+import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter
@@ -38,7 +39,7 @@ from typing import Any, Literal
 
 import mcover
 from mcover import checks
-from mcover.errors import McoverError
+from mcover.errors import McoverError, McoverWarning
 from mcover.logs import HistoryLog, check_tensorboard
 
 
@@ -183,13 +184,12 @@ class CollapseCallback(_Callback):
 
     def _start(self, trainer: Any, pl_module: Any) -> Any:
         """The module with a single cover, the collapse, in the place of the covers."""
-
-        def single(covered: Covered) -> nn.Module:
-            return mcover.lift(self.collapse(covered), 1, mcover.Identity(), seed=0).eval()
-
-        made = {id(part): single(part) for part in _covered_parts(pl_module).values()}
+        parts = _covered_parts(pl_module).values()
+        made = {id(part): _single(self.collapse(part), part.lifted) for part in parts}
         self._stand_in = stand_in = _beside(pl_module, made)
         stand_in.trainer = trainer
+        for name in ("forward", "validation_step", "test_step"):
+            vars(stand_in).pop(name, None)  # compiled ones are bound to the module that trains
         named = {id(module): name for name, module in stand_in.named_modules()}
 
         def log(name: str, value: Any, *args: Any, **options: Any) -> None:
@@ -236,6 +236,15 @@ def _covered_parts(module: nn.Module) -> dict[str, Covered]:
             "covers=..., topology=...) where it makes its network."
         )
     return parts
+
+
+def _single(net: nn.Module, lifted: Sequence[str]) -> nn.Module:
+    """A model as one cover, for code that knows covers."""
+    known = {name for name, _ in net.named_parameters()}
+    select = [name for name in lifted if name in known] or None  # also those that do not train
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", McoverWarning)  # said when the covers were made
+        return mcover.lift(net, 1, mcover.Identity(), select=select, seed=0).eval()
 
 
 def _call(step: Callable[..., Any], *given: Any) -> None:

@@ -13,6 +13,8 @@ from torch import nn
 import mcover
 from mcover.errors import McoverError
 
+torch.set_num_threads(1)
+
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "export.py"
 
 pytestmark = [

@@ -17,6 +17,8 @@ import mcover
 from mcover.errors import McoverError, McoverWarning
 from mcover.lightning import CollapseCallback
 
+torch.set_num_threads(1)
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*dataloader.*num_workers"),
@@ -320,6 +322,15 @@ def test_mixed_precision(tmp_path):
     with torch.autocast("cpu", torch.bfloat16):
         loss, _ = judged(module.net.collapse(), held_out)
     assert logged.item() == pytest.approx(loss, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of the tracer's
+def test_a_compiled_module(tmp_path):
+    module, run = classifier(), trainer(tmp_path, CollapseCallback())
+    run.fit(torch.compile(module, backend="eager"), loader(), loader(1))
+    loss, _ = judged(module.net.collapse(), loader(1))
+    assert run.callback_metrics["collapse/loss"].item() == pytest.approx(loss, rel=1e-6)
+    assert set(module.seen["covers"]) == {3}
 
 
 def test_a_module_without_covers_is_told_what_to_write(tmp_path):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import mcover
@@ -11,6 +12,8 @@ from mcover.lab.data import load, subset
 from mcover.lab.models import Mlp
 from mcover.lab.training import Training, fit
 from mcover.logs import HistoryLog
+
+torch.set_num_threads(1)
 
 
 def curve(folder, tag):
