@@ -90,7 +90,7 @@ class CollapseCallback(_Callback):
         monitor: name of a metric; the file is then the best collapse so far, else the last one.
         mode: whether the least or the greatest is best.
         collapse: how the collapse is made, e.g. with batch norms that are computed anew:
-            ``lambda covered: covered.collapse(buffers="recalibrate", loader=batches)``.
+            ``lambda covered: covered.collapse(loader=batches)``.
         tensorboard: whether ``collapse/`` in the folder gets TensorBoard events of the same
             metrics, for trainers whose own logger is another.
     """

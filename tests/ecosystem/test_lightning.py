@@ -259,7 +259,7 @@ def test_batch_norms_may_be_computed_anew(tmp_path):
     batches = [x for x, _ in loader()]
 
     def anew(covered):
-        return covered.collapse(buffers="recalibrate", loader=batches)
+        return covered.collapse(loader=batches)
 
     module, run = classifier(), trainer(tmp_path, CollapseCallback(collapse=anew))
     run.fit(module, loader(), loader(1))

@@ -22,6 +22,7 @@ from mcover.lab.figures.runs import annealing_figure, topology_figure, training_
 from mcover.lab.figures.style import save
 from mcover.lab.perceptron import Outcome, PerceptronTrial, join, run_paired, summarize
 from mcover.lab.training import SGD, CommitteeTrial, Lifted, NetworkTrial, Training
+from mcover.lab.tune import read
 from mcover.logs import check_tensorboard
 from mcover.plain import to_plain
 from mcover.progress import Line, console, errors, live_line
@@ -153,6 +154,17 @@ class Anneal:
     """Threads; one for each CPU by default."""
     output: Path = Path("out/anneal")
     """Where to write: OUTPUT.png, the picture, and OUTPUT.npz, the result."""
+    config: Path | None = None
+    """File of 'mcover tune perceptron' to take the options from; those written here go before."""
+
+    @classmethod
+    def configured(cls, file: Path) -> Anneal:
+        """With the options of a file."""
+        trial = read(file).trial
+        if not isinstance(trial, PerceptronTrial):
+            raise McoverError(f"{file} holds a {trial.kind}; write mcover train --config {file}.")
+        task = PerceptronTask(trial.n, trial.alpha, trial.ties)
+        return cls(task, AnnealOptions(trial.method, trial.schedule), config=file)
 
     def __post_init__(self) -> None:
         checks.counts(self, "reads")
@@ -233,6 +245,17 @@ class Train:
     output: Path = Path("out/train")
     """Where to write: OUTPUT.png; OUTPUT.jsonl, the history while it is made; and the model,
     OUTPUT.safetensors with OUTPUT.json."""
+    config: Path | None = None
+    """File of 'mcover tune network', or OUTPUT.json of a training, to take the options from; those
+    written here go before."""
+
+    @classmethod
+    def configured(cls, file: Path) -> Train:
+        """With the options of a file."""
+        trial = read(file).trial
+        if isinstance(trial, PerceptronTrial):
+            raise McoverError(f"{file} holds a perceptron; write mcover anneal --config {file}.")
+        return cls(trial, config=file)
 
     def __post_init__(self) -> None:
         checks.counts(self, "seeds")
@@ -240,6 +263,8 @@ class Train:
             raise McoverError("compare is True, and the model is trained plain; leave it out.")
         checks.whole("seed", self.seed, 0)
         check_tensorboard(self.tensorboard)
+        if self.config is not None and (kind := read(self.config).trial.kind) != self.trial.kind:
+            raise McoverError(f"{self.config} holds a {kind}; write train {kind}, or nothing.")
         if not self.output.name:
             raise McoverError(f"output is {str(self.output)!r}; write a path without an ending.")
 
