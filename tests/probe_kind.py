@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mcover import McoverError
-from mcover.lab.studies.cells import KINDS, Cell, Kind, Metric
+from mcover.lab.studies.rows import KINDS, Kind, Metric
+from mcover.lab.studies.study import Cell
 
 KIND = Kind((Metric("value", "value"), Metric("solved", "solved", "fraction")), "value")
 

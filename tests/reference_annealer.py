@@ -149,3 +149,20 @@ def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, 
         accepted.append(taken)
         energies.append(value(now, inputs, hidden, destinations, energy))
     return accepted, energies
+
+
+def energy_from_scratch(state):
+    """The energy of a compiled chain in its units, from the weights alone: no counters."""
+    covers, sites = state.weights.shape
+    bits = np.unpackbits(state.columns.view(np.uint8), bitorder="little")
+    gauged = 2 * bits.reshape(state.inputs, -1)[:, : state.patterns].T.astype(int) - 1
+    inverse = state.inverse.reshape(sites, covers, state.destinations)
+    routes = np.argsort(inverse, axis=1).transpose(2, 1, 0)  # [s, α, q]
+    networks = state.weights.astype(int)[routes, np.arange(sites)]
+    units = networks.reshape(state.destinations, covers, state.hidden, state.inputs)
+    fields = units @ gauged.T
+    votes = np.where(fields > 0, 1, -1).sum(axis=2)
+    margins = fields[:, :, 0] if state.hidden == 1 else votes
+    if state.form == 0:  # errors
+        return np.count_nonzero(margins <= 0)
+    return np.maximum(0, -margins).sum() // (2 if state.form == 1 else 1)  # linear, L even or odd

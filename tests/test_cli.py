@@ -11,7 +11,7 @@ from interrupting import interruptible
 from mcover import RSA, GaussianRing, LinearSchedule, MCover, Torus, Uniform, Vanilla
 from mcover.annealing import AnnealResult
 from mcover.cli import main
-from mcover.cli.choices import spell_schedule
+from mcover.cli.main import spell_schedule
 
 PNG = b"\x89PNG"
 

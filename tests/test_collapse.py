@@ -1,8 +1,7 @@
-"""Back to one model: what collapse, per-cover models, ensembles and diagnostics hand out."""
+"""Back to one model: what collapse, per-cover models and ensembles hand out."""
 
 import copy
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -42,9 +41,8 @@ def test_without_noise_the_collapse_is_the_base_model(kind, routing):
 def test_equal_covers_collapse_to_themselves(kind):
     models = [tiny(kind, seed=3)[0] for _ in range(4)]
     covered = lift(tiny(kind)[0], models, RING, seed=0)
-    for buffers in ("average", "first"):
-        net = covered.collapse(buffers=buffers)
-        assert_equal_states(net.state_dict(), models[0].state_dict(), rtol=1e-14, atol=1e-15)
+    net = covered.collapse()
+    assert_equal_states(net.state_dict(), models[0].state_dict(), rtol=1e-14, atol=1e-15)
 
 
 def test_the_mean_is_over_covers_and_covers_can_be_taken_out():
@@ -105,31 +103,20 @@ def test_collapse_keeps_what_is_trained_and_the_mode_of_the_covers():
     assert covered.training
 
 
-def test_buffers_averaged_first_or_recalibrated():
+def test_running_statistics_are_averaged_or_computed_anew():
     model, x = tiny(Convolutional)
     covered = lift(model, 3, RING, noise=0.5, seed=0)
     for _ in range(3):
         covered(x)
     stats = covered.net.norm.running_mean.clone()
-    average, first = covered.collapse(), covered.collapse(buffers="first")
+    average = covered.collapse()
     torch.testing.assert_close(average.norm.running_mean, stats.mean(0))
-    torch.testing.assert_close(first.norm.running_mean, stats[0])
     assert average.norm.num_batches_tracked.dtype == torch.int64
     assert int(average.norm.num_batches_tracked) == 3
-    anew = covered.collapse(buffers="recalibrate", loader=[(x, None)])
+    anew = covered.collapse(loader=[(x, None)])
     torch.testing.assert_close(anew.norm.running_mean, anew.first(x).mean((0, 2, 3)))
     assert not anew.training
     assert torch.equal(covered.net.norm.running_mean, stats)
-
-
-def test_what_makes_no_sense_is_refused_with_the_remedy():
-    covered = lift(tiny(Convolutional)[0], 3, RING, seed=0)
-    with pytest.raises(McoverError, match="loader=train_loader"):
-        covered.collapse(buffers="recalibrate")
-    with pytest.raises(McoverError, match="loader=train_loader"):
-        covered.collapse(loader=[])
-    with pytest.raises(McoverError, match="buffers is 'last'"):
-        covered.collapse(buffers="last")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -159,33 +146,3 @@ def test_the_ensemble_is_the_mean_prediction(routing):
     passes = covered.passes
     along_routes = covered(x).unflatten(1, (passes, len(x))).mean((0, 1))
     torch.testing.assert_close(covered.ensemble(x, routed=True), along_routes)
-
-
-def test_diagnostics_are_those_of_the_flattened_covers():
-    models = [tiny(Convolutional, seed)[0] for seed in range(4)]
-    found = lift(models[0], models, RING, seed=0).diagnostics()
-    rows = torch.stack([nn.utils.parameters_to_vector(m.parameters()) for m in models])
-    rows = rows.detach().numpy()
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.overlaps, unit @ unit.T, atol=1e-12)
-    mean = rows.mean(0)
-    np.testing.assert_allclose(found.distances, np.linalg.norm(rows - mean, axis=1))
-    np.testing.assert_allclose(found.relative, found.distances / np.linalg.norm(mean))
-
-
-def test_the_path_runs_from_a_cover_to_the_collapse():
-    model, x = tiny(Convolutional)
-    covered = lift(model, 3, RING, noise=0.5, seed=0)
-    covered(x)
-
-    def loss(net):
-        with torch.no_grad():
-            return net(x).square().mean().item()
-
-    along = covered.path_loss(loss, cover=1, points=5)
-    assert along.shape == (5,)
-    assert along[0] == pytest.approx(loss(covered.cover(1)))
-    assert along[-1] == pytest.approx(loss(covered.collapse()))
-    for bad in ({"cover": 3}, {"cover": 0, "points": 1}):
-        with pytest.raises(McoverError):
-            covered.path_loss(loss, **bad)

@@ -157,17 +157,6 @@ def test_all_covers_and_the_collapse_share_beta_and_gamma():
     assert torch.equal(single.classify(x), covered.collapse().classify(x))
 
 
-def test_norms_are_let_go_where_the_machine_says_so():
-    free = CommitteeMachine(8, 3, normalize=False)
-    with torch.no_grad():
-        free.J.mul_(2)
-    kept = free.J.clone()
-    free.settle()
-    assert torch.equal(free.J, kept)
-    covered = mcover.lift(free, covers=2, topology=mcover.Identity(), noise=1.0, seed=0)
-    torch.testing.assert_close(collapse(covered).J, covered.collapse().J)
-
-
 def test_a_collapse_is_a_new_machine():
     machine = CommitteeMachine(8, 3)
     single = collapse(machine)
@@ -186,7 +175,7 @@ def test_the_surrogate_is_a_criterion_for_covers():
 
 
 def test_a_machine_comes_back_from_disk(tmp_path):
-    kind = models.CommitteeModel(12, hidden=5, schedule=FAST, normalize=False)
+    kind = models.CommitteeModel(12, hidden=5, schedule=FAST)
     machine = kind.build(seed=3)
     machine.sharpen(100)
     models.save(machine, kind, tmp_path / "machine", note="kept")
@@ -194,5 +183,5 @@ def test_a_machine_comes_back_from_disk(tmp_path):
     x = patterns(4, 12)
     assert torch.equal(back(x), machine(x))
     assert torch.equal(back.classify(x), machine.classify(x))
-    assert (back.schedule, back.normalize, back.training) == (FAST, False, False)
+    assert (back.schedule, back.training) == (FAST, False)
     assert (back.beta, back.gamma) == (machine.beta, machine.gamma)

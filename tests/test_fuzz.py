@@ -380,7 +380,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
     "CommitteeTrial": (
         lab_training.CommitteeTrial,
         {},
-        {"training": nothing, "hidden": whole(1), "free_norms": flag},
+        {"training": nothing, "hidden": whole(1)},
     ),
     "fit": (
         lab_training.fit,
@@ -397,7 +397,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
         {"dataset": DIGITS, "count": 10, "seed": 0},
         {"dataset": nothing, "count": whole(1, 1000), "seed": seed},
     ),
-    "read_idx": (data.read_idx, {}, {"path": nothing}),
     "models.load": (models.load, {}, {"path": nothing}),
     "CommitteeMachine": (
         CommitteeMachine,

@@ -48,7 +48,7 @@ def check_trajectory(shape, energy, rule, order, gammas, temperatures, seed, ide
     np.testing.assert_allclose(state.unit * energies, expected[1], rtol=1e-12)
     assert (state.weights == wide).all()
     assert rng.tolist() == oracle.state
-    assert states.energy_from_scratch(state) == state.energy[0] == energies[-1]
+    assert reference.energy_from_scratch(state) == state.energy[0] == energies[-1]
     rebuilt = make(gauged, routes, state.weights, hidden, energy)
     for name in ("planes", "masks", "vote_planes", "vote_masks"):
         assert _patterns_only(state, name) == _patterns_only(rebuilt, name), name
@@ -110,7 +110,7 @@ def test_many_covers_and_long_runs_keep_the_energy(energy, inputs):
     state = make(gauged, routes, weights, 1, energy)
     start = state.energy[0]
     _, energies = kernels.advance(state, np.full(3, 0.3), np.full(3, 0.2), "glauber", "random", rng)
-    assert states.energy_from_scratch(state) == energies[-1] < start
+    assert reference.energy_from_scratch(state) == energies[-1] < start
 
 
 def test_random_weights_are_the_documented_bits():

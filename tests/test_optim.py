@@ -393,7 +393,7 @@ def test_a_covered_model_trains_and_collapses(kind, model):
     first = F.cross_entropy(covered.collapse()(x), y).item()
     for _ in range(60):
         optimizer.step(closure)
-    net = covered.collapse(buffers="recalibrate", loader=[x])
+    net = covered.collapse(loader=[x])
     assert type(net) is model
     assert F.cross_entropy(net(x), y).item() < 0.7 * first
 

@@ -11,8 +11,7 @@ from mcover.lab import data
 from mcover.lab.perceptron import MessagePassingTrial, PerceptronTrial
 from mcover.lab.studies import STUDIES, find_study, summarize
 from mcover.lab.studies.catalogue.costs import CostTrial
-from mcover.lab.studies.cells import KINDS, config_of
-from mcover.lab.studies.rows import by_key, read_csv
+from mcover.lab.studies.rows import KINDS, by_key, config_of, read_csv
 from mcover.lab.training import CommitteeTrial, NetworkTrial, RepeatedTrial
 from mcover.plain import from_plain
 
@@ -119,4 +118,6 @@ def test_reruns_of_rows_give_the_same_numbers(name, method):
         pytest.skip(str(error))
     again = trial.run(row.seed)
     for outcome in set(row.outcome) - {"core_seconds"}:
-        assert again[outcome] == pytest.approx(row.outcome[outcome], rel=1e-6), outcome
+        # Sums differ in their last bits between CPUs: a few test images of 10,000 may change side.
+        few = 5e-4 if "error" in outcome else 0
+        assert again[outcome] == pytest.approx(row.outcome[outcome], rel=1e-6, abs=few), outcome

@@ -17,11 +17,10 @@ from mcover import (
 from mcover.lab.data import load, subset
 from mcover.lab.figures.studies import COLUMN, study_figure
 from mcover.lab.figures.style import save
-from mcover.lab.models import small_mlp
+from mcover.lab.models import Mlp
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
-from mcover.lab.studies.cells import KINDS, TABLE_1
-from mcover.lab.studies.rows import by_key
-from mcover.lab.studies.study import SCALES
+from mcover.lab.studies.rows import KINDS, by_key
+from mcover.lab.studies.study import PUBLISHED, SCALES
 from mcover.lab.studies.summary import Summary, Table
 from mcover.lab.training import RepeatedTrial, Training, fit
 
@@ -88,7 +87,7 @@ def test_a_network_trial_is_the_plain_call():
     (cell,) = find_study("mlp-errors").at("smoke", only="M-cover")
     found = cell.trial.run(3)
     data = subset(load("digits", normalize=True), 200, 3)
-    base = small_mlp(data.inputs, data.classes).build([3, 0])
+    base = Mlp((64, 256, 256, 10)).build([3, 0])
     covered = lift(base, 5, GaussianRing(1.5, shift=2), noise=0.01, seed=[3, 1])
     history = fit(covered, data, Training(epochs=2, batch=50), seed=[3, 2])
     assert found["error"] == history.collapse_error[-1]
@@ -113,7 +112,7 @@ def _others():
     data = subset(load("digits", normalize=True), 200, 1)
     how = Training(epochs=2, batch=50)
     for seed in range(100_001, 500_001, 100_000):
-        model = small_mlp(data.inputs, data.classes).build([seed, 0])
+        model = Mlp((64, 256, 256, 10)).build([seed, 0])
         yield fit(model, data, how, seed=[seed, 2]).collapse_error[-1]
 
 
@@ -160,7 +159,7 @@ def test_the_paper_is_set_beside_what_it_computed_only():
             for cell in study.at(scale):
                 if cell.published is not None:
                     assert scale != "smoke"
-                    assert cell.published in TABLE_1.values()
+                    assert cell.published in PUBLISHED.values()
     beside = [cell for cell in find_study("table-1").at("paper") if cell.published]
     assert len(beside) == len(find_study("table-1").at("paper"))
 

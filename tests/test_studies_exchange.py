@@ -61,6 +61,7 @@ def test_settings_are_written_once(rows, tmp_path):
         ("probe", "=cmd|'/c calc'!A1", "no name of a kind"),
         ("outcome.value", "outcome.=1+1", "no name of an outcome"),
         (",1.333", ",one", "line 3.*one"),
+        ('""mcover"":""', '""mcover"":[1],""other"":""', "origin is not text"),
     ],
 )
 def test_foreign_columns_and_altered_rows_are_refused(rows, old, new, message, tmp_path):

@@ -8,9 +8,8 @@ import probe_kind
 from mcover import McoverError
 from mcover.cli import main
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run
-from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.report import write_report
-from mcover.lab.studies.study import Study
+from mcover.lab.studies.study import Cell, Study
 
 VOID = {"meta", "link", "br"}
 

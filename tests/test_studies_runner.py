@@ -12,10 +12,9 @@ import probe_kind
 from interrupting import interruptible
 from mcover import McoverError
 from mcover.lab.studies import Inline, Plan, Processes, Store, run
-from mcover.lab.studies.cells import Cell
 from mcover.lab.studies.rows import by_key
-from mcover.lab.studies.runner import ATTEMPTS, TrialError, View
-from mcover.lab.studies.study import Choosing
+from mcover.lab.studies.runner import ATTEMPTS, TrialError
+from mcover.lab.studies.study import Cell, Choosing
 
 TESTS = Path(__file__).parent
 
@@ -114,16 +113,13 @@ def test_a_worker_that_is_killed_once_costs_nothing(store, tmp_path):
     engine = Processes(2)
     killed = set()
 
-    class Killer(View):
-        def tick(self, running: int) -> None:
-            workers = (
-                [line.split() for line in log.read_text().splitlines()] if log.exists() else []
-            )
-            if workers and not killed:
-                killed.add(int(workers[-1][2]))
-                os.kill(int(workers[-1][2]), signal.SIGKILL)
+    def kill(share: float, text: str) -> None:
+        workers = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+        if workers and not killed:
+            killed.add(int(workers[-1][2]))
+            os.kill(int(workers[-1][2]), signal.SIGKILL)
 
-    ran = run(plan(probe_kind.cell(trials=6, sleep=0.4, log=str(log))), store, engine, Killer())
+    ran = run(plan(probe_kind.cell(trials=6, sleep=0.4, log=str(log))), store, engine, kill)
     assert killed
     assert (ran.new, ran.failed) == (6, 0)
 

@@ -12,7 +12,19 @@ from torch.nn import functional
 from mcover.errors import McoverError
 from mcover.lab import data, models
 from mcover.lab.models import Conv, Mlp
-from mcover.lab.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Training, loop
+from mcover.lab.training import (
+    EMA,
+    RSGD,
+    SAM,
+    SGD,
+    SWA,
+    Elastic,
+    Entropy,
+    Lifted,
+    NetworkTrial,
+    Training,
+    loop,
+)
 from mcover.lab.training.loop import fit
 
 TINY = Mlp((64, 24, 10))
@@ -258,8 +270,11 @@ def test_networks_have_the_sizes_of_the_paper():
         layers = [layer for layer in kind.build(seed=0) if isinstance(layer, nn.Linear)]
         return [layers[0].in_features] + [layer.out_features for layer in layers]
 
-    assert sizes(models.paper_mlp()) == [784, 512, 512, 10]
-    assert sizes(models.small_mlp(64)) == [64, 256, 256, 10]
+    images, labels = np.zeros((1, 28, 28), np.float32), np.zeros(1, np.int64)
+    mnist = data.Dataset("as large as MNIST", images, labels, images, labels)
+    assert sizes(NetworkTrial().architecture(mnist)) == [784, 512, 512, 10]
+    small = NetworkTrial(model="small-mlp")
+    assert sizes(small.architecture(data.load("digits"))) == [64, 256, 256, 10]
 
 
 def test_a_network_is_drawn_by_its_seed_alone():

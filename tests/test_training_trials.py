@@ -24,7 +24,7 @@ from mcover.lab.training import (
     RepeatedTrial,
     Training,
 )
-from mcover.lab.training.running import build, outcome
+from mcover.lab.training.trials import outcome
 from mcover.plain import from_plain, to_plain
 
 METHODS = (
@@ -58,8 +58,7 @@ def digits(method, **changes):
 
 
 def model_of(trial, seed):
-    data = trial.images_of(seed)
-    return build(trial.architecture(data), trial.method, seed)
+    return trial.build(trial.images_of(seed), seed)
 
 
 def timeless(found):
@@ -132,7 +131,8 @@ def test_the_paper_s_training_of_the_committee_is_the_default():
     how = one.training
     assert (how.epochs, how.batch, how.lr, how.momentum) == (20_000, 100, 10.0, 0.0)
     assert (how.stop_loss, how.stop_error, how.judge) == (1e-7, 0.0, "collapse")
-    assert (one.hidden, one.subset_seed, one.pixels) == (9, 0, "median")
+    assert (one.hidden, one.subset_seed) == (9, 0)
+    assert set(np.unique(one.images_of(0).train_images)) == {-1, 1}
     model = model_of(one, 0)
     assert (model.covers, model.passes) == (4, 10)
     assert (one.method.topology, one.method.routing.redraw_every) == (Uniform(), None)

@@ -4,8 +4,6 @@ Each check returns the value in its plain Python type, so that narrow NumPy inte
 the like never reach the code behind it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import numbers
@@ -35,9 +33,9 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     mcover.errors.McoverError: bank is 2.5; write a whole number of at least 1.
     """
     fits = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    fits = fits and abs(int(value)) < 2**63
-    if not fits or (least is not None and value < least) or (most is not None and value > most):
-        raise McoverError(f"{name} is {_shown(value)}; write a whole number{_range(least, most)}.")
+    low, high = (-math.inf if least is None else least), (math.inf if most is None else most)
+    if not fits or not low <= value <= high or abs(int(value)) >= 2**63:
+        raise McoverError(f"{name} is {_shown(value)}; write a whole number{_range(low, high)}.")
     return int(value)
 
 
@@ -67,10 +65,8 @@ def real(
     fits = least <= number <= most and (above == -math.inf or number > above)
     fits = fits and (below == math.inf or number < below)
     if not fits or (math.isinf(number) and not infinite):
-        limits = _range(None if least == -math.inf else least, None if most == math.inf else most)
-        limits += f" above {above:g}" if above > -math.inf else ""
-        limits += f"{' and' if limits else ''} below {below:g}" if below < math.inf else ""
         kind = "number" if infinite else "finite number"
+        limits = _range(least, most, above, below)
         raise McoverError(f"{name} is {_shown(value)}; write a {kind}{limits}.")
     return number
 
@@ -92,16 +88,13 @@ def flags_of(of: Any, *names: str) -> None:
 
 def _settle(of: Any, names: Iterable[str], optional: bool, check: Any, **limits: Any) -> None:
     for name in names:
-        if not (optional and getattr(of, name) is None):
-            object.__setattr__(of, name, check(name, getattr(of, name), **limits))
+        value = getattr(of, name)
+        if not (optional and value is None):
+            object.__setattr__(of, name, check(name, value, **limits))
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
-    """One of some words.
-
-    >>> choice("rule", "glauber", ("glauber", "metropolis"))
-    'glauber'
-    """
+    """One of some words."""
     if not isinstance(value, str) or value not in choices:
         allowed = " or ".join([", ".join(map(repr, choices[:-1])), repr(choices[-1])][-2:])
         raise McoverError(f"{name} is {_shown(value)}; write {allowed.removeprefix(' or ')}.")
@@ -176,10 +169,7 @@ def memory_limit() -> int:
 
 
 def memory(needed: int, what: str, remedy: str) -> None:
-    """Refuses a request of ``needed`` bytes that goes past :func:`memory_limit`.
-
-    >>> memory(1000, "a bank", "draw fewer destinations")
-    """
+    """Refuses a request of ``needed`` bytes that goes past :func:`memory_limit`."""
     limit = memory_limit()
     if needed > limit:
         raise TooLargeError(
@@ -196,11 +186,7 @@ def cpus() -> int:
 
 
 def readable_bytes(count: float) -> str:
-    """A number of bytes as people write it.
-
-    >>> readable_bytes(3 * 2**20)
-    '3 MiB'
-    """
+    """A number of bytes as people write it, such as 3 MiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.4g} {unit}"
@@ -208,12 +194,11 @@ def readable_bytes(count: float) -> str:
     return f"{count:.4g} TiB"
 
 
-def _range(least: float | None, most: float | None) -> str:
-    if least is not None and most is not None:
+def _range(least: float, most: float, above: float = -math.inf, below: float = math.inf) -> str:
+    if math.isfinite(least) and math.isfinite(most):
         return f" from {least:g} to {most:g}"
-    if least is not None:
-        return f" of at least {least:g}"
-    return "" if most is None else f" of at most {most:g}"
+    limits = {"of at least": least, "of at most": most, "above": above, "below": below}
+    return " and".join(f" {word} {of:g}" for word, of in limits.items() if math.isfinite(of))
 
 
 def _shown(value: Any) -> str:

@@ -5,8 +5,6 @@ entries by its version, the signature and the CPU's name and features; we renew 
 file of the folder changes, since compiled functions inline others of their room.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Callable

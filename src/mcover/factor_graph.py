@@ -21,27 +21,18 @@ from mcover.routing import Bank, inverse
 from mcover.seeds import Seed
 from mcover.topology import Topology, as_topology
 
-Incidence = tuple[int, int]  # (factor a, destination variable i)
-
 
 @dataclass(frozen=True)
 class Factor:
     """One local loss ℓ_a over its variables ∂a.
 
-    Attributes:
-        loss: called with the values of ``variables``, in that order.
-        variables: indices of the variables, without repetition.
-        directed: optional incidence losses ℓ_{a→i} by destination i, called like ``loss``; their
-            mean over ∂a must be the loss. Where none is given, ℓ_{a→i} = ℓ_a.
+    The incidence losses ℓ_{a→i} are all ℓ_a, or else ``directed`` by destination i, called like
+    ``loss``; then their mean over ∂a must be the loss.
     """
 
-    loss: Callable[..., Any]
-    variables: tuple[int, ...]
+    loss: Callable[..., Any]  # called with the values of ``variables``, in that order
+    variables: tuple[int, ...]  # indices, without repetition
     directed: Mapping[int, Callable[..., Any]] = field(default_factory=dict)
-
-    def toward(self, destination: int) -> Callable[..., Any]:
-        """The directed incidence loss ℓ_{a→i}."""
-        return self.directed.get(destination, self.loss)
 
 
 class FactorGraph:
@@ -52,41 +43,24 @@ class FactorGraph:
 
     An Ising triangle, its cover as an undirected graph again (``wiring="sym"``):
 
-    >>> from mcover.topology import GaussianRing, Identity, Uniform
+    >>> from mcover.topology import GaussianRing, Uniform
     >>> bond = lambda a, b: -a * b
     >>> ising = FactorGraph([(bond, (0, 1)), (bond, (1, 2)), (bond, (2, 0))])
-    >>> ising.objective([1, 1, -1])
-    1
     >>> lifted = ising.lift(Uniform(), covers=4, wiring="sym", seed=0)
     >>> lifted.objective([[1, 1, 1]] * 4)
     -12.0
 
-    A 3-SAT formula: how many clauses are violated, summed over two covers.
+    A 3-SAT formula of two clauses: how many are violated, summed over two covers.
 
-    >>> clause = lambda *literals: int(not any(literals))
     >>> formula = FactorGraph([
-    ...     (lambda x, y, z: clause(x, not y, z), (0, 1, 2)),
-    ...     (lambda y, z, t: clause(not y, not z, t), (1, 2, 3)),
+    ...     (lambda x, y, z: int(not (x or not y or z)), (0, 1, 2)),
+    ...     (lambda y, z, t: int(not (not y or not z or t)), (1, 2, 3)),
     ... ])
-    >>> formula.objective([False, True, False, False])
-    1
     >>> covers = [[False, True, True, True], [True, True, False, False]]
     >>> [formula.objective(cover) for cover in covers]
     [0, 0]
     >>> formula.lift(GaussianRing(1.0, shift=1), covers=2, seed=0).objective(covers)
     1.666...
-
-    A perceptron with one factor a pattern, lifted on a bank of two destinations:
-
-    >>> import numpy as np
-    >>> from mcover.routing import draw_bank
-    >>> patterns = np.array([[1, 1, -1], [1, -1, 1]])
-    >>> def factor(row):
-    ...     return lambda *w: max(0.0, -float(row @ np.array(w)) / 3**0.5)
-    >>> perceptron = FactorGraph([(factor(row), (0, 1, 2)) for row in patterns])
-    >>> bank = draw_bank(Uniform(), covers=2, sources=3, size=2, seed=0)
-    >>> perceptron.lift_bank(bank).objective(np.array([[1, 1, 1], [1, 1, 1]]))
-    0.0
     """
 
     def __init__(
@@ -98,9 +72,8 @@ class FactorGraph:
                 for factor in factors
             )
         except (TypeError, LookupError) as error:
-            raise McoverError(
-                f"factors cannot be read: {error}; write [(loss, (0, 1)), ...]."
-            ) from error
+            example = "[(loss, (0, 1)), ...]"
+            raise McoverError(f"factors cannot be read: {error}; write {example}.") from error
         if not self.factors:
             raise McoverError("a factor graph needs factors; write [(loss, (0, 1)), ...].")
         for index, factor in enumerate(self.factors):
@@ -154,23 +127,16 @@ class FactorGraph:
                 f"write draw_bank(..., sources={self.variables}, ...)."
             )
         slot = {int(p): s for s, p in enumerate(bank.destinations)}
-        kept = {
-            a: tuple(i for i in factor.variables if i in slot)
-            for a, factor in enumerate(self.factors)
-        }
+        of = {a: factor.variables for a, factor in enumerate(self.factors)}
+        kept = {a: tuple(i for i in variables if i in slot) for a, variables in of.items()}
         lost = [a for a, destinations in kept.items() if not destinations]
         if lost:
             raise McoverError(
                 f"no destination of the bank is in factor {lost[0]} (and {len(lost) - 1} more), so "
                 "they would drop out of the objective; draw a larger bank."
             )
-        routes = {
-            (a, i, j): bank.routes[slot[i], j]
-            for a, factor in enumerate(self.factors)
-            for i in kept[a]
-            for j in factor.variables
-            if j != i
-        }
+        keys = [(a, i, j) for a in of for i in kept[a] for j in of[a] if j != i]
+        routes = {(a, i, j): bank.routes[slot[i], j] for a, i, j in keys}
         return GraphCover(self, bank.covers, kept, routes)
 
 
@@ -178,23 +144,16 @@ class FactorGraph:
 class GraphCover:
     """A factor graph on M covers, for one realisation of the routes.
 
-    Attributes:
-        graph: the base graph.
-        covers: M.
-        destinations: the retained destinations of each factor.
-        routes: ρ_{a→i,j} by (a, i, j), each a permutation of the covers.
+    ``values[α][j]`` is copy α of variable j: nested lists, or an array of shape (M, variables).
     """
 
     graph: FactorGraph
     covers: int
-    destinations: Mapping[int, tuple[int, ...]]
-    routes: Mapping[tuple[int, int, int], Sequence[int]]
+    destinations: Mapping[int, tuple[int, ...]]  # those retained of each factor
+    routes: Mapping[tuple[int, int, int], Sequence[int]]  # ρ_{a→i,j} by (a, i, j)
 
-    def context(self, incidence: Incidence, cover: int, values: Any) -> list[Any]:
-        """What ℓ_{a→i} reads for destination copy w_i^(α): one value for each variable of a.
-
-        ``values[α][j]`` is copy α of variable j: nested lists, or an array of shape (M, variables).
-        """
+    def context(self, incidence: tuple[int, int], cover: int, values: Any) -> list[Any]:
+        """What ℓ_{a→i}, the incidence (a, i), reads for w_i^(α): a value for each variable of a."""
         a, i = incidence
         return [
             values[cover if j == i else int(self.routes[a, i, j][cover])][j]
@@ -212,7 +171,7 @@ class GraphCover:
         for a, factor in enumerate(self.graph.factors):
             share = 1 / len(self.destinations[a])
             for i in self.destinations[a]:
-                loss = factor.toward(i)
+                loss = factor.directed.get(i, factor.loss)
                 for cover in range(self.covers):
                     total = total + share * loss(*self.context((a, i), cover, values))
         return total

@@ -1,7 +1,5 @@
 """Files that are either written whole or left as they were."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,16 +21,10 @@ def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> 
     >>> folder = Path(tempfile.mkdtemp())
     >>> write_atomic(folder / "new" / "a.txt", b"text").read_text()
     'text'
-    >>> write_atomic(folder, b"text")
-    Traceback (most recent call last):
-    mcover.errors.McoverError: cannot write ...: it is a folder; write the path of a file.
 
     Args:
         path: of the file. Behind a symbolic link, the file that it points to is written.
-        data: the bytes, or a function that writes them to an open binary file.
-
-    Raises:
-        McoverError: the file cannot be written; the message names it. What ``data`` raises itself
+        data: the bytes, or a function that writes them to an open binary file; what it raises
             comes out as it is.
     """
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):

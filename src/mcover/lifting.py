@@ -1,12 +1,11 @@
 """How a module is lifted: the options of each routing, as frozen values that need no torch."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from mcover import checks
 from mcover.errors import McoverError
+from mcover.plain import Tagged
 from mcover.topology import Topology, as_topology
 
 Mixer = Literal["sampled", "exact"]
@@ -16,26 +15,18 @@ _LOUDEST = 1e6  # noise beyond it leaves nothing of the weights
 
 
 @dataclass(frozen=True)
-class Messages:
-    """The message lift: messages of blocks of a layer's inputs are mixed across covers.
-
-    Attributes:
-        blocks: input blocks G of each mixing layer, at most one per input; None is one per input.
-        draws: permutations averaged into each mixer Q̂.
-        block_channels: input channels that a block of a convolution has at least.
-        mixer: Q̂ from drawn routes, or the kernel Q itself.
-        streams: S activation streams per cover along drawn routes, instead of their average Q̂.
-        redraw_every: training forwards between fresh routes; None keeps them for good.
-    """
-
-    kind: ClassVar[str] = "messages"
+class Messages(Tagged, kind="messages"):
+    """The message lift: messages of blocks of a layer's inputs are mixed across covers."""
 
     blocks: int | None = 8
-    draws: int = 10
-    block_channels: int = 8
-    mixer: Mixer = "sampled"
+    """Input blocks G of each mixing layer, at most one per input; None is one per input."""
+    draws: int = 10  # Permutations averaged into each mixer Q̂.
+    block_channels: int = 8  # Input channels that a block of a convolution has at least.
+    mixer: Mixer = "sampled"  # Mixers Q̂ from drawn routes, or the kernel Q itself.
     streams: int | None = None
+    """S activation streams per cover along drawn routes, instead of their average Q̂."""
     redraw_every: int | None = None
+    """Training forwards between fresh routes; None keeps them for good."""
 
     def __post_init__(self) -> None:
         checks.counts(self, "draws", "block_channels")
@@ -55,24 +46,19 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class Directed:
+class Directed(Tagged, kind="directed"):
     """The directed lift: each weight of a whole virtual model is read from its routed cover.
 
-    Attributes:
-        bank: destinations whose routes are kept; None keeps all of them, which is the exact lift.
-            With ``redraw_every``, no more than are visited.
-        destinations: how many of the bank each forward evaluates, in turn; None evaluates all.
-        granularity: what has a route of its own: each "weight", the weights of an output "unit"
-            together, or each "tensor".
-        redraw_every: training forwards between fresh routes; None keeps them for good.
+    With ``redraw_every`` the bank keeps no more destinations than are visited.
     """
 
-    kind: ClassVar[str] = "directed"
-
-    bank: int | None = 8
+    bank: int | None = 8  # Destinations whose routes are kept; None is all: the exact lift.
     destinations: int | None = 1
+    """How many of the bank each forward evaluates, in turn; None evaluates all."""
     granularity: Granularity = "weight"
+    """What has a route of its own: a weight, an output unit with all its weights, or a tensor."""
     redraw_every: int | None = None
+    """Training forwards between fresh routes; None keeps them for good."""
 
     def __post_init__(self) -> None:
         checks.counts(self, "bank", "destinations", "redraw_every", optional=True)
@@ -84,20 +70,14 @@ Routing = Messages | Directed
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model was lifted: what reports show and saved files hold.
-
-    Attributes:
-        covers: M.
-        topology: the kernel Q that routes are drawn from.
-        routing: what is routed, and how; a word stands for its defaults.
-        noise: what separates the covers at the start: a standard deviation, or a share of each
-            tensor's own, written "10%".
-    """
+    """How a model was lifted: what reports show and saved files hold."""
 
     covers: int
-    topology: Topology
-    routing: Routing = field(default_factory=Messages)
+    topology: Topology  # the kernel Q that routes are drawn from
+    routing: Routing = Messages()  # what is routed, and how; a word stands for its defaults
     noise: float | str = "10%"
+    """What separates the covers at the start: a standard deviation, or a share of each tensor's
+    own."""
 
     def __post_init__(self) -> None:
         checks.counts(self, "covers")
@@ -143,12 +123,8 @@ def routing_of(routing: Any) -> Routing:
     >>> routing_of("directed")
     Directed(bank=8, destinations=1, granularity='weight', redraw_every=None)
     """
-    if isinstance(routing, Messages | Directed):
-        return routing
-    for cls in (Messages, Directed):
-        if isinstance(routing, str) and routing == cls.kind:
-            return cls()
-    raise McoverError(
-        f"routing is {routing!r}; write 'messages', 'directed', mcover.Messages(...) or "
-        "mcover.Directed(...)."
-    )
+    if isinstance(routing, str) and routing in ("messages", "directed"):
+        return Messages() if routing == "messages" else Directed()
+    example = "'messages', 'directed', mcover.Messages(...) or mcover.Directed(...)"
+    kinds: tuple[type[Routing], ...] = (Messages, Directed)
+    return checks.instance("routing", routing, kinds, example)

@@ -4,8 +4,7 @@ Two ways to draw from it:
 
 - **exact** (to :data:`EXACT_COVERS` covers, on request to :data:`TABLE_COVERS`): a table over the
   2^M sets of columns holds the permanent of what is left, so each row is drawn from its exact
-  conditional. The table is built once per :class:`Sampler`; draws are independent. The uniform law
-  and a kernel with a single permutation need no table: they are exact at any M.
+  conditional. The uniform law and a single possible permutation need no table, at any M.
 - **chain** (beyond): :class:`LoopChain`, whose stationary distribution is the law. Before the first
   draw it is tested, and it is refused where it cannot be shown to forget where it started.
 
@@ -145,14 +144,13 @@ class Sampler:
     def _exact(self, rng: Generator, out: Routes) -> None:
         if self._is_forced:
             out[:] = self._best_route
-            return
-        if self._is_flat and self.covers > EXACT_COVERS:
+        elif self._is_flat and self.covers > EXACT_COVERS:
             out[:] = np.arange(self.covers)
             rng.permuted(out, axis=1, out=out)
-            return
-        from mcover.permutation_kernels import exact_routes
+        else:
+            from mcover.permutation_kernels import exact_routes
 
-        exact_routes(self.matrix, self._table, rng, out)
+            exact_routes(self.matrix, self._table, rng, out)
 
     @cached_property
     def _loop_chain(self) -> LoopChain:
@@ -189,20 +187,19 @@ class LoopChain:
 
     How many loops lie between two draws is measured. ``_CHAINS`` chains, half of them from the best
     route and half from uniform permutations, make ``_DRAWS`` draws each, and the loops between
-    draws are doubled until the chains agree: until in every row the variance of the marginals
-    between chains is that of independent draws. A factor F of it means draws worth 1/F of
-    independent ones; chains that stay where they started have F = ``_DRAWS``. An autocorrelation r
-    of successive draws has F = (1 + r) / (1 − r): about 0.4 at most passes, and ``_SPACING`` times
-    as many loops leave about 0.001. Routes of a sector that no chain has seen go unnoticed, as do
-    differences in rows that move in fewer than 1/``_DRAWS`` of the draws.
+    draws are doubled until in every row the variance of the marginals between chains is that of
+    independent draws. A factor F of it means draws worth 1/F of independent ones; chains that stay
+    where they started have F = ``_DRAWS``. An autocorrelation r of successive draws has
+    F = (1 + r) / (1 − r): about 0.4 at most passes, and ``_SPACING`` times as many loops leave
+    about 0.001. Routes of a sector that no chain has seen go unnoticed, as do differences in rows
+    that move in fewer than 1/``_DRAWS`` of the draws.
 
     What it draws from is the law of a kernel whose entries are rounded to 2⁻⁵⁰. The total variation
     from the law is, to first order, at most 2⁻⁵⁰ Σ_αβ perm(Q without α, β) / perm(Q), and that sum
     is M times the mean number of steps in a loop: about 2e-12 for 50 steps at M = 40.
 
-    Attributes:
-        loops: between two draws.
-        disagreement: the largest factor F of any row in the last test; inf where loops did not end.
+    ``loops`` lie between two draws; ``disagreement`` is the largest factor F of any row in the last
+    test, inf where loops did not end.
     """
 
     def __init__(self, matrix: NDArray[np.float64], best: NDArray[np.int64]) -> None:
@@ -274,13 +271,7 @@ def sample(
     method: Sampling = "auto",
     threads: int | None = None,
 ) -> Routes:
-    """``size`` routes from the law of ``kernel``, shape (size, M). See :class:`Sampler`.
-
-    >>> from mcover.topology import Identity
-    >>> sample(Identity().matrix(3), size=2, seed=0)
-    array([[0, 1, 2],
-           [0, 1, 2]], dtype=uint8)
-    """
+    """``size`` routes from the law of ``kernel``, shape (size, M). See :class:`Sampler`."""
     return Sampler(kernel, method).sample(size, seed, threads)
 
 

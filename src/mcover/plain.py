@@ -5,19 +5,28 @@ defaults. So a new field with a default that changes nothing leaves every stored
 ``kind`` also tells the members of a union, or the subclasses of a base class, apart.
 """
 
-from __future__ import annotations
-
 import math
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from mcover.errors import McoverError
 
-T = TypeVar("T")
+
+class Tagged:
+    """A value that files and commands tell from others by its kind: ``class X(Tagged, kind="x")``.
+
+    A base class has none.
+    """
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        if kind:
+            cls.kind = kind
 
 
 def to_plain(value: Any) -> Any:

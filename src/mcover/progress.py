@@ -1,7 +1,5 @@
 """What people see while they wait: one live line, and the consoles it shares with the rest."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -38,17 +38,12 @@ _CHUNK = 2**17  # indices per random stream: fixed, so that draws do not depend 
 class Bank:
     """Quenched routes of S destinations over all sources.
 
-    Attributes:
-        topology: where the routes were drawn from.
-        destinations: the source index p_s of each destination, shape (S,).
-        routes: the cover that α reads source j from, for destination s, shape (S, sources, M).
-
     Memory: S · sources · M bytes up to 256 covers, and as much again for ``inverse``.
     """
 
-    topology: Topology
-    destinations: NDArray[np.int64]
-    routes: Routes
+    topology: Topology  # where the routes were drawn from
+    destinations: NDArray[np.int64]  # the source index p_s of each destination, (S,)
+    routes: Routes  # the cover that α reads source j from, for destination s, (S, sources, M)
 
     @property
     def covers(self) -> int:
@@ -93,22 +88,15 @@ def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Se
 class IndexedBank:
     """Quenched routes of S destinations over all sources, one index a route.
 
-    Attributes:
-        table: permutations that an index stands for, row 0 the identity, shape (K, M). Columns are
-            contiguous: a gather looks up one context for many sources in a row.
-        inverse_table: their inverses, row by row, along which errors return, shape (K, M).
-        index: the row of source j for destination s, uint8 or uint16, shape (S, sources).
-        destinations: the source index p_s of each destination, shape (S,).
-        topology: where the routes were drawn from.
-
+    Columns of the tables are contiguous: a gather looks up one context for many sources in a row.
     Memory: S · sources bytes up to 5 covers, twice that beyond, and the two tables.
     """
 
-    table: Routes
-    inverse_table: Routes
-    index: NDArray[np.unsignedinteger]
-    destinations: NDArray[np.int64]
-    topology: Topology
+    table: Routes  # permutations that an index stands for, row 0 the identity, (K, M)
+    inverse_table: Routes  # their inverses, row by row, along which errors return, (K, M)
+    index: NDArray[np.unsignedinteger]  # the row of source j for destination s, (S, sources)
+    destinations: NDArray[np.int64]  # the source index p_s of each destination, (S,)
+    topology: Topology  # where the routes were drawn from
 
     @property
     def routes(self) -> Routes:
@@ -139,8 +127,6 @@ def draw_indexed_bank(
     >>> bank = draw_indexed_bank(Uniform(), covers=3, sources=4, size=2, seed=0)
     >>> bank.table.shape, bank.index.dtype, bank.routes.shape
     ((6, 3), dtype('uint8'), (2, 4, 3))
-    >>> [bank.routes[s, p].tolist() for s, p in enumerate(bank.destinations)]
-    [[0, 1, 2], [0, 1, 2]]
     """
     covers, sources, size = _counts(topology, covers, sources, size)
     all_routes = covers <= ALL_COVERS

@@ -1,7 +1,5 @@
 """Numbers with their intervals: nothing here returns a bare mean."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -87,10 +85,8 @@ def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99
     costs, p = checks.reals("cost", cost).ravel(), fraction(solved)
     certainty = checks.real("certainty", certainty, above=0, below=1)
     if len(costs) != p.n or np.any(costs < 0):
-        raise McoverError(
-            f"cost has {len(costs)} entries, the smallest {costs.min():g}, for {p.n} trials; write "
-            "a cost of at least 0 for each of them."
-        )
+        seen = f"{len(costs)} entries, the smallest {costs.min():g}, for {p.n} trials"
+        raise McoverError(f"cost has {seen}; write a cost of at least 0 for each of them.")
     each = float(costs.mean())
 
     def restarts(probability: float) -> float:
@@ -120,9 +116,8 @@ def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
     """
     ours, theirs = checks.reals("first", first).ravel(), checks.reals("second", second).ravel()
     if ours.shape != theirs.shape:
-        raise McoverError(
-            f"pairs need as many values on both sides; got {len(ours)} and {len(theirs)}."
-        )
+        seen = f"{len(ours)} and {len(theirs)}"
+        raise McoverError(f"pairs need as many values on both sides; got {seen}.")
     differences = ours - theirs
     p = _flip_test(differences, seed) if len(differences) > 1 else np.nan
     return Comparison(mean(differences, seed), p)

@@ -6,16 +6,15 @@ columns leaves the law of the routes unchanged (see :mod:`mcover.permutations`);
 conditions the numbers, and matters where Q itself mixes messages.
 """
 
-from __future__ import annotations
-
 from dataclasses import Field, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
 from mcover.errors import McoverError, UnreachableError
+from mcover.plain import Tagged
 
 Matrix = NDArray[np.float64]
 
@@ -27,24 +26,16 @@ _SINKHORN, _NEWTON = 2_000, 10_000  # steps
 
 @dataclass(frozen=True)
 class Facts:
-    """Three numbers that say how a topology mixes.
+    """Three numbers that say how a topology mixes."""
 
-    Attributes:
-        spectral_gap: 1 − |λ₂|: how fast differences between covers fade under mixing; 0 never.
-        drift: circular mean of β − α, in covers: how far a message moves along the ring per read.
-        effective_width: exp of the mean row entropy: from how many covers a source is read.
-    """
-
-    spectral_gap: float
-    drift: float
-    effective_width: float
+    spectral_gap: float  # 1 − |λ₂|: how fast differences between covers fade; 0 is never
+    drift: float  # circular mean of β − α: how many covers along the ring a message moves per read
+    effective_width: float  # exp of the mean row entropy: from how many covers a source is read
 
 
 @dataclass(frozen=True)
-class Topology:
-    """Base of all topologies: a subclass says its log-kernel, the rest follows."""
-
-    kind: ClassVar[str]
+class Topology(Tagged):
+    """Base of all topologies: a subclass says its kind and its log-kernel, the rest follows."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -78,7 +69,7 @@ class Topology:
 
 
 @dataclass(frozen=True)
-class GaussianRing(Topology):
+class GaussianRing(Topology, kind="ring"):
     """The paper's kernel: a Gaussian of width ``sigma`` around ``shift``, on a ring of covers.
 
     Q[α,β] ∝ exp(−d²/2σ²) with d the displacement β − α − shift wrapped to [−M/2, M/2). The paper
@@ -89,14 +80,9 @@ class GaussianRing(Topology):
     2.0
     """
 
-    kind: ClassVar[str] = "ring"
-
-    sigma: float = 1.5
-    """Width, in covers; inf is uniform."""
-    shift: float = 0.0
-    """Where a cover reads, in covers ahead of itself; may be fractional."""
-    skew: float = 0.0
-    """Wider ahead (positive) or behind (negative); between -1 and 1."""
+    sigma: float = 1.5  # Width, in covers; inf is uniform.
+    shift: float = 0.0  # Where a cover reads, in covers ahead of itself; may be fractional.
+    skew: float = 0.0  # Wider ahead (positive) or behind (negative); between -1 and 1.
 
     def log_kernel(self, covers: int) -> Matrix:
         # Wrapped to [−M/2, M/2): right for fractional shifts and odd M alike.
@@ -105,35 +91,27 @@ class GaussianRing(Topology):
 
 
 @dataclass(frozen=True)
-class Uniform(Topology):
+class Uniform(Topology, kind="uniform"):
     """Every cover is read equally: all permutations are equally likely."""
-
-    kind: ClassVar[str] = "uniform"
 
     def log_kernel(self, covers: int) -> Matrix:
         return np.zeros((covers, covers))
 
 
 @dataclass(frozen=True)
-class Identity(Topology):
+class Identity(Topology, kind="identity"):
     """Each cover reads only itself: M independent models."""
-
-    kind: ClassVar[str] = "identity"
 
     def log_kernel(self, covers: int) -> Matrix:
         return log_weights(np.eye(covers))
 
 
 @dataclass(frozen=True)
-class Band(Topology):
+class Band(Topology, kind="band"):
     """Equal reads within ``width`` steps on the ring, both ways or (``one_sided``) ahead only."""
 
-    kind: ClassVar[str] = "band"
-
-    width: int = 1
-    """Steps that are reached."""
-    one_sided: bool = False
-    """Reach ahead only."""
+    width: int = 1  # Steps that are reached.
+    one_sided: bool = False  # Reach ahead only.
 
     def log_kernel(self, covers: int) -> Matrix:
         ahead = (-_offsets(covers)) % covers
@@ -144,7 +122,7 @@ class Band(Topology):
 
 
 @dataclass(frozen=True)
-class Chain(Topology):
+class Chain(Topology, kind="chain"):
     """A Gaussian ring cut open: the ends do not see each other.
 
     Spatial coupling without tail-biting. Balancing makes room at the ends, so the covers there
@@ -152,57 +130,41 @@ class Chain(Topology):
     scaling of rows and columns, which neither the law nor the balanced matrix can see.
     """
 
-    kind: ClassVar[str] = "chain"
-
-    sigma: float = 1.5
-    """Width, in covers."""
-    skew: float = 0.0
-    """Wider ahead (positive) or behind (negative); between -1 and 1."""
+    sigma: float = 1.5  # Width, in covers.
+    skew: float = 0.0  # Wider ahead (positive) or behind (negative); between -1 and 1.
 
     def log_kernel(self, covers: int) -> Matrix:
         return _log_gaussian(-_offsets(covers).astype(float), self.sigma, self.skew)
 
 
 @dataclass(frozen=True)
-class Blocks(Topology):
+class Blocks(Topology, kind="blocks"):
     """A Gaussian ring over ``count`` equal blocks of covers, uniform inside a block."""
 
-    kind: ClassVar[str] = "blocks"
-
-    count: int = 2
-    """Number of blocks; it divides the number of covers."""
-    sigma: float = 1.0
-    """Width, in blocks."""
-    shift: float = 0.0
-    """Where a block reads, in blocks ahead."""
+    count: int = 2  # Number of blocks; it divides the number of covers.
+    sigma: float = 1.0  # Width, in blocks.
+    shift: float = 0.0  # Where a block reads, in blocks ahead.
 
     def log_kernel(self, covers: int) -> Matrix:
         size, rest = divmod(covers, self.count)
         if rest or not size:
             raise McoverError(
                 f"{self!r} cannot split {covers} covers into {self.count} equal blocks; "
-                f"write covers={max(size + bool(rest), 1) * self.count}, or a count that divides."
+                f"write covers={(size + 1) * self.count}, or a count that divides."
             )
         ring = GaussianRing(self.sigma, self.shift).log_kernel(self.count)
         return np.repeat(np.repeat(ring, size, axis=0), size, axis=1)
 
 
 @dataclass(frozen=True)
-class Torus(Topology):
+class Torus(Topology, kind="torus"):
     """Covers on a ``rows`` × ``cols`` torus, row by row; a Gaussian read in both directions."""
 
-    kind: ClassVar[str] = "torus"
-
-    rows: int = 2
-    """Covers along the first direction."""
-    cols: int = 2
-    """Covers along the second direction."""
-    sigma: float = 1.0
-    """Width in both directions, in covers."""
-    row_shift: float = 0.0
-    """Where a cover reads along the first direction."""
-    col_shift: float = 0.0
-    """Where a cover reads along the second direction."""
+    rows: int = 2  # Covers along the first direction.
+    cols: int = 2  # Covers along the second direction.
+    sigma: float = 1.0  # Width in both directions, in covers.
+    row_shift: float = 0.0  # Where a cover reads along the first direction.
+    col_shift: float = 0.0  # Where a cover reads along the second direction.
 
     def log_kernel(self, covers: int) -> Matrix:
         if covers != self.rows * self.cols:
@@ -217,7 +179,7 @@ class Torus(Topology):
 
 
 @dataclass(frozen=True, repr=False)
-class Custom(Topology):
+class Custom(Topology, kind="custom"):
     """Any non-negative square matrix under which some permutation is possible.
 
     >>> Custom([[1, 1], [1, 3]]) == Custom(np.array([[1.0, 1.0], [1.0, 3.0]]))
@@ -225,8 +187,6 @@ class Custom(Topology):
     >>> Custom(np.eye(2)), Custom(np.ones((9, 9)))
     (Custom([[1.0, 0.0], [0.0, 1.0]]), Custom(<9 × 9 matrix>))
     """
-
-    kind: ClassVar[str] = "custom"
 
     values: tuple[tuple[float, ...], ...]
 
@@ -250,10 +210,8 @@ class Custom(Topology):
 
 
 @dataclass(frozen=True)
-class Mixture(Topology):
+class Mixture(Topology, kind="mixture"):
     """A convex mixture of topologies; made by :func:`mix`."""
-
-    kind: ClassVar[str] = "mixture"
 
     parts: tuple[Topology, ...]
     weights: tuple[float, ...]
@@ -335,10 +293,9 @@ def log_weights(matrix: ArrayLike) -> Matrix:
         weights = given.astype(float)
     except (TypeError, ValueError, OverflowError) as error:
         raise McoverError(f"a kernel must be an array of numbers: {error}.") from error
-    if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
-        raise McoverError(f"a kernel must be square (covers, covers); got shape {weights.shape}.")
-    if not weights.size:
-        raise McoverError("a kernel needs at least one cover; got an empty matrix.")
+    if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or not weights.size:
+        wanted = "square, (covers, covers), with at least one cover"
+        raise McoverError(f"a kernel must be {wanted}; got shape {weights.shape}.")
     if not np.all(np.isfinite(weights)):
         raise McoverError("a kernel must be finite; replace its NaN or infinite entries.")
     if np.any(weights < 0):

@@ -3,73 +3,38 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mcover.annealing.annealer import AnnealStatus, anneal
-from mcover.annealing.options import (
-    RSA,
-    AnnealOptions,
-    BetaSchedule,
-    CustomSchedule,
-    Energy,
-    GeometricSchedule,
-    LinearSchedule,
-    MCover,
-    Method,
-    Order,
-    Rule,
-    Schedule,
-    Vanilla,
-)
-from mcover.annealing.problems import (
-    Committee,
-    Perceptron,
-    Problem,
-    Ties,
-    load_problem,
-    teacher_student,
-)
-from mcover.annealing.result import AnnealResult, Trajectory
+from mcover.annealing.annealer import AnnealStatus as AnnealStatus
+from mcover.annealing.annealer import anneal as anneal
+from mcover.annealing.options import RSA as RSA
+from mcover.annealing.options import AnnealOptions as AnnealOptions
+from mcover.annealing.options import BetaSchedule as BetaSchedule
+from mcover.annealing.options import CustomSchedule as CustomSchedule
+from mcover.annealing.options import GeometricSchedule as GeometricSchedule
+from mcover.annealing.options import LinearSchedule as LinearSchedule
+from mcover.annealing.options import MCover as MCover
+from mcover.annealing.options import Method as Method
+from mcover.annealing.options import Schedule as Schedule
+from mcover.annealing.options import Vanilla as Vanilla
+from mcover.annealing.problems import Committee as Committee
+from mcover.annealing.problems import Perceptron as Perceptron
+from mcover.annealing.problems import Problem as Problem
+from mcover.annealing.problems import Ties as Ties
+from mcover.annealing.problems import load_problem as load_problem
+from mcover.annealing.problems import teacher_student as teacher_student
+from mcover.annealing.result import AnnealResult as AnnealResult
+from mcover.annealing.result import Trajectory as Trajectory
+
+_LAZY = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")
 
 if TYPE_CHECKING:
-    from mcover.annealing.message_passing import (
-        algorithmic_threshold,
-        amp,
-        information_threshold,
-        state_evolution,
-    )
-
-__all__ = [
-    "RSA",
-    "AnnealOptions",
-    "AnnealResult",
-    "AnnealStatus",
-    "BetaSchedule",
-    "Committee",
-    "CustomSchedule",
-    "Energy",
-    "GeometricSchedule",
-    "LinearSchedule",
-    "MCover",
-    "Method",
-    "Order",
-    "Perceptron",
-    "Problem",
-    "Rule",
-    "Schedule",
-    "Ties",
-    "Trajectory",
-    "Vanilla",
-    "algorithmic_threshold",
-    "amp",
-    "anneal",
-    "information_threshold",
-    "load_problem",
-    "state_evolution",
-    "teacher_student",
-]
+    from mcover.annealing.message_passing import algorithmic_threshold as algorithmic_threshold
+    from mcover.annealing.message_passing import amp as amp
+    from mcover.annealing.message_passing import information_threshold as information_threshold
+    from mcover.annealing.message_passing import state_evolution as state_evolution
 
 
 def __getattr__(name: str) -> Any:
     """Loads SciPy with the first use of message passing."""
-    if name not in __all__:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("mcover.annealing.message_passing"), name)

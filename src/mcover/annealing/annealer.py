@@ -58,17 +58,17 @@ def anneal(
         problem: :func:`~mcover.teacher_student`, :class:`~mcover.Perceptron` or
             :class:`~mcover.Committee`.
         method: :class:`~mcover.MCover`, :class:`~mcover.RSA` or :class:`~mcover.Vanilla`.
-        schedule: one temperature for each sweep, also as plain numbers; the paper's
-            LinearSchedule(0.4, 0.01, 1e-4) by default.
+        schedule: one temperature for each sweep of M · sites proposals, also as plain numbers; the
+            paper's LinearSchedule(0.4, 0.01, 1e-4) by default.
         num_sweeps: in place of a schedule: so many sweeps from T = 0.4 to 0.01, linearly.
-        rule: acceptance, "glauber" 1/(1 + exp(ΔE/T)) or "metropolis" min(1, exp(−ΔE/T)).
-        energy: "linear", Σ max(0, −Δ), or "errors", the number of wrong patterns.
-        order: one sweep is M · sites proposals, at "random" or "sequential" (cover after cover of
-            site after site).
-        stop_at_zero: end a read after the sweep in which its lifted energy reaches zero.
+        rule: of acceptance; this and the next three are explained at
+            :class:`~mcover.annealing.AnnealOptions`.
+        energy: what is minimised.
+        order: of proposals in a sweep.
+        stop_at_zero: whether to end a read early.
         num_reads: independent runs, each with its own start and routes.
-        seed: the same seed gives the same result, bit for bit, on any number of workers, and read
-            r does not depend on how many reads there are.
+        seed: the same seed gives the same bits on any number of workers, and read r does not depend
+            on how many reads there are.
         initial_states: ±1 weights to start from, shape (sites,), (M, sites) or (reads, M, sites);
             random and independent for each cover by default.
         record: how many points of the trajectory to keep, or the temperatures to keep.
@@ -80,8 +80,7 @@ def anneal(
 
     >>> import mcover
     >>> problem = mcover.teacher_student(51, alpha=3.0, seed=0)
-    >>> method = mcover.MCover(covers=3, bank=4)
-    >>> result = mcover.anneal(problem, method, num_sweeps=200, num_reads=4, seed=0)
+    >>> result = mcover.anneal(problem, mcover.MCover(covers=3), num_sweeps=20, num_reads=4, seed=0)
     >>> result.weights.shape, result.collapsed.shape, result.energy.shape
     ((4, 3, 51), (4, 51), (4,))
     """
@@ -90,9 +89,8 @@ def anneal(
     options = AnnealOptions(method, schedule, rule, energy, order, stop_at_zero)
     num_reads = checks.whole("num_reads", num_reads, 1)
     threads = checks.cpus() if workers is None else checks.whole("workers", workers, 1)
-    given = {"interrupt": interrupt, "progress": None if progress is True else progress or None}
-    for name, function in given.items():
-        if function is not None and not callable(function):
+    for name, function in {"interrupt": interrupt, "progress": progress or None}.items():
+        if not (function is None or callable(function) or function is progress is True):
             checks.instance(name, function, type(None), "a function")
     run = _Annealing(problem, options, num_reads, initial_states, record, min(threads, num_reads))
     seeds = seed_sequence(seed).spawn(num_reads)
@@ -110,11 +108,9 @@ class AnnealStatus:
 
     reads_done: int
     reads: int
-    share: float
-    """Share of all sweeps that are done, 0 to 1."""
+    share: float  # of all sweeps that are done, 0 to 1
     temperature: float
-    energy: float
-    """Lifted energy per cover and pattern of the read that moved last."""
+    energy: float  # lifted, per cover and pattern, of the read that moved last
     acceptance: float
     seconds: float
     seconds_left: float
@@ -148,12 +144,9 @@ class _Annealing:
         self.size = (len(problem.patterns), problem.hidden, problem.inputs)
         chain = state_bytes(problem.inputs, *self.size[:2], self.covers, self.bank)
         of_a_read = self.covers * problem.sites + 8 * len(_COURSE) * len(self.points) + 48
-        checks.memory(
-            threads * chain + reads * of_a_read,
-            f"{reads} reads on {threads} threads, of {self.covers} covers and {self.bank} "
-            "destinations",
-            "take a smaller bank, fewer covers, reads or workers",
-        )
+        what = f"{reads} reads on {threads} threads, of {self.covers} covers and {self.bank} "
+        remedy = "take a smaller bank, fewer covers, reads or workers"
+        checks.memory(threads * chain + reads * of_a_read, what + "destinations", remedy)
         self.starts = _starts(initial_states, reads, self.covers, problem.sites)
         self.weights = np.zeros((reads, self.covers, problem.sites), dtype=np.int8)
         self.energy, self.acceptance = np.full((2, reads), np.nan)
@@ -234,7 +227,7 @@ class _Annealing:
             made, took = len(accepted), max(time.perf_counter() - since, 1e-6)
             slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / took)))
             accepted_since, sweeps_since = accepted_since + int(accepted.sum()), sweeps_since + made
-            solved = made < there - here or (options.stop_at_zero and energies[-1] == 0)
+            solved = options.stop_at_zero and energies[-1] == 0
             here += made
             self.energy[read] = float(energies[-1]) * state.unit
             self.acceptance[read] = accepted_since / (sweeps_since * self.covers * problem.sites)

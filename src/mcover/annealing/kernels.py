@@ -32,7 +32,7 @@ Chains are made in `mcover.annealing.states`.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,13 +48,13 @@ from mcover.annealing.bits import (
     store,
     total,
 )
+from mcover.annealing.options import MAX_COUPLING, Order, Rule
 from mcover.compiled import njit
 from mcover.errors import McoverError
 
 ERRORS, EVEN, ODD = 0, 1, 2  # forms of the energy
-RULES, ORDERS = ("glauber", "metropolis"), ("random", "sequential")  # compiled code has the index
+RULES, ORDERS = get_args(Rule), get_args(Order)  # compiled code has the index
 GLAUBER, RANDOM = RULES.index("glauber"), ORDERS.index("random")
-MAX_GAMMA = 300.0  # beyond it exp(coupling) leaves the range of a double
 
 _LOW_BITS = 6  # ΔE is split into ΔE >> 6 and ΔE & 63 for the tables of exp
 _CERTAIN = 45.0  # exp(-45) < 2**-53: only the uniform number 0 tells it from 0
@@ -332,7 +332,7 @@ def advance(
     (r * K*N*M) >> 32 from the high 32 bits r of one draw; then, in either order, comes one
     `uniform`. Site = index // M, cover = index % M.
 
-    Shape: temperatures (t,), >= 0; gammas (t,) or one number, at most MAX_GAMMA in size; rng
+    Shape: temperatures (t,), >= 0; gammas (t,) or one number, at most MAX_COUPLING in size; rng
     uint64 (4,), not all zero.
 
     Returns:
@@ -341,8 +341,8 @@ def advance(
     """
     temperatures = np.array(temperatures, dtype=np.float64)
     gammas = np.array(np.broadcast_to(gammas, temperatures.shape), dtype=np.float64)
-    if not (np.abs(gammas) <= MAX_GAMMA).all():
-        raise McoverError(f"gammas go to {np.abs(gammas).max()}; keep them within ±{MAX_GAMMA}.")
+    if not (np.abs(gammas) <= MAX_COUPLING).all():
+        raise McoverError(f"gammas go to {np.abs(gammas).max()}; keep them within ±{MAX_COUPLING}.")
     # At exp(100) a step is as good as forbidden, which makes T = 0 an ordinary temperature; the
     # coupling may take exp(2γ) of it back.
     with np.errstate(divide="ignore"):

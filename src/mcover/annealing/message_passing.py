@@ -12,8 +12,6 @@ Below, q is the overlap of the posterior mean with the teacher, V = 1 − q, and
 ratio of the data about one weight; φ and Φ are the Gaussian density and distribution.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -40,24 +38,17 @@ _RECOVERED = 1e-12
 class AmpResult:
     """What message passing made of one data set.
 
-    Attributes:
-        weights: sign of the magnetization, int8, shape (N,); a zero counts as +1.
-        magnetization: estimated posterior means, shape (N,), each in [−1, 1].
-        self_overlap: mean squared magnetization: the algorithm's own estimate of q.
-        iterations: iterations done.
-        converged: the last iteration moved no magnetization by more than the tolerance.
-        errors: training patterns with y x·w < 0, w the ``weights``. As in the annealer's energy a
-            tie (x·w = 0, N even) is no error, so the teacher solves its data under any tie rule.
-        solved: ``errors == 0``.
+    As in the annealer's energy a tie (x·w = 0, N even) is no error, so the teacher solves its data
+    under any tie rule.
     """
 
-    weights: NDArray[np.int8]
-    magnetization: Floats
-    self_overlap: float
+    weights: NDArray[np.int8]  # sign of the magnetization, (N,); a zero counts as +1
+    magnetization: Floats  # estimated posterior means, (N,), each in [−1, 1]
+    self_overlap: float  # mean squared magnetization: the algorithm's own estimate of q
     iterations: int
-    converged: bool
-    errors: int
-    solved: bool
+    converged: bool  # the last iteration moved no magnetization by more than the tolerance
+    errors: int  # training patterns with y x·w < 0
+    solved: bool  # there are none
 
 
 def amp(
@@ -70,20 +61,17 @@ def amp(
 ) -> AmpResult:
     """Approximate message passing for ±1 weights behind a sign (GAMP, as in BKMMZ).
 
-    It knows nothing of the teacher. For the centred patterns of the theory no damping is needed;
-    damping mixes the fields: mixing the outputs g as well upsets the reaction term, and then
-    lost teachers that the plain iteration finds.
+    It knows nothing of the teacher. Damping mixes the fields alone: mixing the outputs g as well
+    upsets the reaction term, and then lost teachers that the plain iteration finds.
 
     Args:
-        patterns: the inputs, entries ±1.
-        labels: the teacher's answers, ±1.
+        patterns: the inputs, entries ±1, shape (P, N).
+        labels: the teacher's answers, ±1, shape (P,).
         seed: of the tiny random magnetizations it starts from.
         max_iterations: after which it stops, converged or not.
-        damping: share of the previous field that is kept, in [0, 1).
+        damping: share of the previous field that is kept, in [0, 1); the centred patterns of the
+            theory need none.
         tolerance: largest change of a magnetization that counts as converged.
-
-    Shape:
-        patterns (P, N) and labels (P,).
     """
     x = as_signs("patterns", patterns, (None, None)).astype(np.float64)
     y = as_signs("labels", labels, (len(x),)).astype(np.float64)
@@ -146,28 +134,19 @@ def _hazard(t: Floats) -> Floats:
 class StateEvolution:
     """A fixed point of the scalar recursion: the N → ∞ limit at P = αN.
 
-    The three generalization errors are arccos(R)/π of three different students.
-
-    Attributes:
-        alpha: patterns per weight.
-        overlap: q, the overlap of the posterior mean with the teacher; also the overlap R of a
-            student drawn from the posterior, and of two such students (Nishimori).
-        bayes_error: of the best predictor, sign(x·m) with the posterior mean m: R = √q.
-        gibbs_error: of one student drawn from the posterior: R = q.
-        clipped_error: of the ±1 student sign(m), which AMP returns: R = 2Φ(√r) − 1.
-        free_entropy: E[log P(labels | patterns)]/N as this fixed point has it; the largest is true.
-        iterations: steps of the recursion.
-        converged: the last step moved q by no more than the tolerance.
+    The overlap q of the posterior mean with the teacher is also that of a student drawn from the
+    posterior, and of two such students (Nishimori). The three generalization errors are arccos(R)/π
+    of three different students.
     """
 
-    alpha: float
-    overlap: float
-    bayes_error: float
-    gibbs_error: float
-    clipped_error: float
-    free_entropy: float
+    alpha: float  # patterns per weight
+    overlap: float  # q
+    bayes_error: float  # of the best predictor, sign(x·m) with the posterior mean m: R = √q
+    gibbs_error: float  # of one student drawn from the posterior: R = q
+    clipped_error: float  # of the ±1 student sign(m), which AMP returns: R = 2Φ(√r) − 1
+    free_entropy: float  # E[log P(labels | patterns)]/N; the fixed point of the largest is true
     iterations: int
-    converged: bool
+    converged: bool  # the last step moved q by no more than the tolerance
 
 
 def state_evolution(
@@ -179,9 +158,8 @@ def state_evolution(
     """Iterates q → r(q) → q(r) (BKMMZ, state evolution) to a fixed point.
 
     ``"uninformed"`` starts at q = 0 and describes message passing. ``"informed"`` starts at the
-    teacher, q = 1, which for ±1 weights attracts at every α > 0: near it r grows like 1/√V, and V
-    falls like exp(−r/2). The fixed point of larger free entropy is the Bayes-optimal one: the
-    uninformed one below :func:`information_threshold`, q = 1 above.
+    teacher, q = 1, which for ±1 weights attracts at every α > 0. The fixed point of larger free
+    entropy is Bayes-optimal: the uninformed one below :func:`information_threshold`, q = 1 above.
 
     >>> round(state_evolution(1.0).clipped_error, 3), state_evolution(1.6).overlap
     (0.257, 1.0)

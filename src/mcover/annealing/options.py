@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
 from mcover.errors import McoverError
+from mcover.plain import Tagged
 from mcover.topology import GaussianRing, Identity, Topology, as_topology
 
 Temperatures: TypeAlias = NDArray[np.float64]
@@ -19,12 +20,11 @@ Rule = Literal["glauber", "metropolis"]
 Order = Literal["random", "sequential"]
 
 MAX_COVERS = 255
-MAX_COUPLING = 300.0
+MAX_COUPLING = 300.0  # beyond it exp(coupling) leaves the range of a double
 _RING = GaussianRing(1.5, shift=2)
-_EXAMPLE = "LinearSchedule(0.4, 0.01, 1e-4) or another schedule of mcover.annealing"
 
 
-class _Method:
+class _Method(Tagged):
     """What all methods have; a method overrides what it has options for."""
 
     covers: int = 1
@@ -36,19 +36,14 @@ class _Method:
 
 
 @dataclass(frozen=True)
-class MCover(_Method):
+class MCover(_Method, kind="mcover"):
     """The M-cover: M copies whose weights are read along drawn routes."""
 
-    kind: ClassVar[str] = "mcover"
-
-    covers: int = 3
-    """Number of covers M."""
-    topology: Topology = _RING
-    """Where routes are drawn from."""
+    covers: int = 3  # Number of covers M.
+    topology: Topology = _RING  # Where routes are drawn from.
     bank: int | None = 10
     """Destinations S that are kept; None keeps all of them, which is the exact lift."""
-    redraw_every: int | None = None
-    """Sweeps between fresh routes; None keeps them for good."""
+    redraw_every: int | None = None  # Sweeps between fresh routes; None keeps them for good.
 
     def __post_init__(self) -> None:
         checks.counts(self, "covers", most=MAX_COVERS)
@@ -57,17 +52,12 @@ class MCover(_Method):
 
 
 @dataclass(frozen=True)
-class RSA(_Method):
+class RSA(_Method, kind="rsa"):
     """Replicated simulated annealing: joint weight exp(−E/T + γ/M Σ_{a<b} w_a·w_b)."""
 
-    kind: ClassVar[str] = "rsa"
-
-    covers: int = 3
-    """Number of replicas M."""
-    coupling: float = 1.0
-    """Attraction γ between replicas, at most 300."""
-    coupling_growth: float = 0.0
-    """γ is multiplied by 1 + this after every sweep."""
+    covers: int = 3  # Number of replicas M.
+    coupling: float = 1.0  # Attraction γ between replicas, at most 300.
+    coupling_growth: float = 0.0  # γ is multiplied by 1 + this after every sweep.
 
     def __post_init__(self) -> None:
         checks.counts(self, "covers", most=MAX_COVERS)
@@ -76,30 +66,25 @@ class RSA(_Method):
 
 
 @dataclass(frozen=True)
-class Vanilla(_Method):
+class Vanilla(_Method, kind="vanilla"):
     """Plain simulated annealing of one copy."""
-
-    kind: ClassVar[str] = "vanilla"
 
 
 Method: TypeAlias = MCover | RSA | Vanilla
 
 
 @dataclass(frozen=True)
-class LinearSchedule:
+class LinearSchedule(Tagged, kind="linear"):
     """T = start, start − step, … down to stop: the paper's is LinearSchedule(0.4, 0.01, 1e-4).
 
     >>> len(LinearSchedule(0.4, 0.01, 1e-4).temperatures())
     3901
     """
 
-    kind: ClassVar[str] = "linear"
-
     start: float = 0.4
     stop: float = 0.01
     step: float = 1e-4
-    sweeps: int = 1
-    """Sweeps at each temperature."""
+    sweeps: int = 1  # Sweeps at each temperature.
 
     def __post_init__(self) -> None:
         checks.numbers_of(self, "start", "stop", "step", above=0)
@@ -114,16 +99,13 @@ class LinearSchedule:
 
 
 @dataclass(frozen=True)
-class GeometricSchedule:
+class GeometricSchedule(Tagged, kind="geometric"):
     """``count`` temperatures from start to stop, each the same factor below the last."""
-
-    kind: ClassVar[str] = "geometric"
 
     start: float = 0.4
     stop: float = 0.01
     count: int = 1000
-    sweeps: int = 1
-    """Sweeps at each temperature."""
+    sweeps: int = 1  # Sweeps at each temperature.
 
     def __post_init__(self) -> None:
         checks.numbers_of(self, "start", "stop", above=0)
@@ -136,10 +118,8 @@ class GeometricSchedule:
 
 
 @dataclass(frozen=True)
-class BetaSchedule(GeometricSchedule):
+class BetaSchedule(GeometricSchedule, kind="beta"):
     """``count`` temperatures from start to stop, evenly spaced in β = 1/T."""
-
-    kind: ClassVar[str] = "beta"
 
     def temperatures(self) -> Temperatures:
         """Temperature of every sweep."""
@@ -148,10 +128,8 @@ class BetaSchedule(GeometricSchedule):
 
 
 @dataclass(frozen=True)
-class CustomSchedule:
+class CustomSchedule(Tagged, kind="custom"):
     """Any positive temperatures, one for each sweep, in the order given."""
-
-    kind: ClassVar[str] = "custom"
 
     values: tuple[float, ...]
 
@@ -204,10 +182,8 @@ def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) 
 class AnnealOptions:
     """How each read is annealed: what a result keeps of the arguments it was made with."""
 
-    method: Method = MCover()
-    """M-cover, replicas that attract each other, or one copy."""
-    schedule: Schedule = field(default_factory=LinearSchedule)
-    """One temperature for each sweep."""
+    method: Method = MCover()  # M-cover, replicas that attract each other, or one copy.
+    schedule: Schedule = field(default_factory=LinearSchedule)  # One temperature for each sweep.
     rule: Rule = "glauber"
     """Acceptance: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T))."""
     energy: Energy = "linear"
@@ -220,10 +196,11 @@ class AnnealOptions:
     def __post_init__(self) -> None:
         example = "mcover.MCover(...), RSA or Vanilla"
         checks.instance("method", self.method, (MCover, RSA, Vanilla), example)
-        checks.instance("schedule", self.schedule, Schedule.__args__, _EXAMPLE)
-        checks.choice("rule", self.rule, ("glauber", "metropolis"))
-        checks.choice("energy", self.energy, ("linear", "errors"))
-        checks.choice("order", self.order, ("random", "sequential"))
+        example = "LinearSchedule(0.4, 0.01, 1e-4) or another schedule of mcover.annealing"
+        checks.instance("schedule", self.schedule, Schedule.__args__, example)
+        checks.choice("rule", self.rule, get_args(Rule))
+        checks.choice("energy", self.energy, get_args(Energy))
+        checks.choice("order", self.order, get_args(Order))
         checks.flags_of(self, "stop_at_zero")
         self.couplings()
 

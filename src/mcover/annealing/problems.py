@@ -9,8 +9,6 @@ votes against the label), and the pattern is right when more than half of the vo
 vote, possible with K even, is an error.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -35,11 +33,8 @@ _TEST_SEED = 0x7E57
 class Problem:
     """Patterns, labels and, where it is known, the teacher that made the labels.
 
-    Args:
-        patterns: entries ±1, shape (P, N).
-        labels: entries ±1, shape (P,).
-        hidden: number of hidden units K; 1 is a perceptron.
-        teacher: weights ±1 that made the labels, shape (K·N,).
+    Shape: patterns (P, N), labels (P,), teacher (K·N,), entries ±1; K is ``hidden``, the number of
+    hidden units, and 1 is a perceptron.
     """
 
     def __init__(
@@ -67,11 +62,7 @@ class Problem:
         return self.patterns * self.labels[:, None]
 
     def energy(self, weights: Weights, kind: str = "linear") -> NDArray[np.float64]:
-        """Energy of single students, shape (..., K·N) → (...).
-
-        "linear" is Σ_μ max(0, −Δ_μ), with Δ the margin of a perceptron or the vote of a committee;
-        "errors" is the number of wrong patterns.
-        """
+        """Σ_μ max(0, −Δ_μ) or, by kind, the number of "errors", shape (..., K·N) → (...)."""
         if checks.choice("energy", kind, ("linear", "errors")) == "errors":
             return self.training_errors(weights).astype(np.float64)
         fields = _fields(self.gauged, self._students(weights), self.hidden)
@@ -114,10 +105,8 @@ class Problem:
     def _students(self, weights: Weights) -> NDArray[np.float64]:
         students = checks.reals("weights", weights)
         if students.shape[-1:] != (self.sites,):
-            raise McoverError(
-                f"weights have shape {students.shape}; write {self.sites} of them along the last "
-                "axis."
-            )
+            wanted = f"write {self.sites} of them along the last axis."
+            raise McoverError(f"weights have shape {students.shape}; {wanted}")
         return students
 
     @cached_property
@@ -130,12 +119,7 @@ class Problem:
 
 
 class Perceptron(Problem):
-    """One layer of ±1 weights: sign(w·x) is to be the label.
-
-    >>> problem = Perceptron([[1, 1, -1], [1, -1, 1]], [1, 1])
-    >>> problem.training_errors(np.array([1, 1, 1])).item()
-    0
-    """
+    """One layer of ±1 weights: sign(w·x) is to be the label."""
 
     def __init__(
         self, patterns: ArrayLike, labels: ArrayLike, teacher: ArrayLike | None = None
@@ -146,8 +130,7 @@ class Perceptron(Problem):
 class Committee(Problem):
     """A committee machine: the majority of K hidden signs is to be the label.
 
-    Its margin is the vote: Δ_μ = K^-½ Σ_k (vote of unit k, ±1), so the linear energy is
-    Σ_μ max(0, −Δ_μ) in votes. With one hidden unit it is a perceptron.
+    Its margin is the vote, Δ_μ = K^-½ Σ_k (vote of unit k, ±1). With K = 1 it is a perceptron.
     """
 
 
@@ -157,18 +140,13 @@ def teacher_student(
     """Random patterns labelled by a random teacher of ±1 weights.
 
     There are round(alpha · n · hidden) patterns. With N (or K) even the teacher is undecided on
-    some of them, a field or a vote of zero; at N = 1000 that is one pattern in forty. ``ties``
-    says what becomes of those:
+    some of them, a field or a vote of zero; at N = 1000 that is one pattern in forty. By ``ties``
+    they are drawn again ("redraw"), so that the teacher makes no error, or labelled +1 ("plus").
+    Such a pattern holds the student to the teacher's very margin; the teacher has zero linear
+    energy on it, but counts as wrong. Instances are harder this way.
 
-    - "redraw": they are drawn again, so the teacher makes no error and has zero energy.
-    - "plus": sign(0) = +1. Such a pattern holds the student to the teacher's very margin; the
-      teacher has zero linear energy on it, but counts as wrong. Instances are harder this way.
-
-    >>> problem = teacher_student(101, alpha=1.5, seed=0)
-    >>> problem
+    >>> teacher_student(101, alpha=1.5, seed=0)
     <Perceptron: 152 patterns of 101 inputs, with its teacher>
-    >>> problem.training_errors(problem.teacher).item()
-    0
     """
     n, hidden = checks.whole("n", n, 1), checks.whole("hidden", hidden, 1)
     alpha = checks.real("alpha", alpha, above=0, most=1e9)
@@ -229,16 +207,11 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
 
 
 def load_problem(path: str | Path, hidden: int = 1) -> Problem:
-    """A problem from an .npz file with the arrays ``patterns``, ``labels`` and perhaps ``teacher``.
-
-    Write one with ``np.savez(path, patterns=..., labels=...)``; all entries are ±1.
-    """
+    """A problem from an .npz file of ±1 arrays: ``patterns``, ``labels``, perhaps ``teacher``."""
     arrays = read_arrays(path)
     if not {"patterns", "labels"} <= set(arrays):
-        raise McoverError(
-            f"{path} holds the arrays {sorted(arrays)}; it needs 'patterns' and 'labels': "
-            "np.savez(path, patterns=..., labels=...)."
-        )
+        needed = "it needs 'patterns' and 'labels': np.savez(path, patterns=..., labels=...)"
+        raise McoverError(f"{path} holds the arrays {sorted(arrays)}; {needed}.")
     return Committee(arrays["patterns"], arrays["labels"], hidden, arrays.get("teacher"))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcover.annealing.options import AnnealOptions
-from mcover.annealing.problems import Signs, as_signs, read_arrays
+from mcover.annealing.problems import Signs, read_arrays
 from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.plain import from_plain, to_plain
@@ -21,62 +21,38 @@ _FORMAT = "mcover.AnnealResult/2"
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """The course of each read, at recorded sweeps.
+    """The course of each read at recorded sweeps, (reads, points); NaN where it did not get to."""
 
-    Attributes:
-        sweep: which sweeps, shape (points,).
-        temperature: their temperatures, shape (points,).
-        energy: lifted energy per cover and pattern, shape (reads, points).
-        acceptance: accepted share of the proposals since the point before, (reads, points).
-        overlap: teacher overlap R of the mean of the covers, (reads, points); NaN without teacher.
-        cover_overlap: mean overlap between pairs of covers, (reads, points); NaN for one cover.
-
-    What an interrupted or solved read did not reach is NaN.
-    """
-
-    sweep: NDArray[np.int64]
-    temperature: NDArray[np.float64]
-    energy: NDArray[np.float64]
-    acceptance: NDArray[np.float64]
-    overlap: NDArray[np.float64]
-    cover_overlap: NDArray[np.float64]
+    sweep: NDArray[np.int64]  # which sweeps, (points,)
+    temperature: NDArray[np.float64]  # their temperatures, (points,)
+    energy: NDArray[np.float64]  # lifted energy per cover and pattern
+    acceptance: NDArray[np.float64]  # accepted share of the proposals since the point before
+    overlap: NDArray[np.float64]  # teacher overlap R of the mean of the covers
+    cover_overlap: NDArray[np.float64]  # mean overlap between pairs of covers
 
 
 @dataclass(frozen=True, eq=False)
 class AnnealResult:
-    """Everything a run of :func:`mcover.anneal` returns; arrays have reads first.
+    """Everything a run of :func:`mcover.anneal` returns; arrays have one entry for each read.
 
-    Attributes:
-        weights: final ±1 weights of all covers, shape (reads, M, sites).
-        energy: final lifted energy, summed over covers, (reads,).
-        collapsed_energy: energy of the student collapsed to ±1 weights, (reads,).
-        training_errors: patterns that it gets wrong, (reads,); more than its energy tells where N
-            is even, since margins of exactly zero cost no linear energy.
-        overlap: teacher overlap R of the mean of the covers, (reads,); NaN without teacher.
-        generalization_error: ε_g of the mean of the covers, as in the paper, (reads,); NaN
-            without teacher.
-        proposals: single-weight proposals made, (reads,).
-        seconds: CPU time of the read's thread, (reads,).
-        sweeps: sweeps made, (reads,); fewer than planned where a read was solved or interrupted.
-        finished: whether the read came to its end, (reads,).
-        trajectory: the course of each read.
-        options: how it was annealed.
-        interrupted: whether the run was cut short; reads that never began are left out.
+    Where N is even there may be training errors without linear energy: a margin of zero costs none.
+    What is compared with the teacher is the mean of the covers, as in the paper, and NaN without
+    one.
     """
 
-    weights: Signs
-    energy: NDArray[np.float64]
-    collapsed_energy: NDArray[np.float64]
-    training_errors: NDArray[np.int64]
-    overlap: NDArray[np.float64]
-    generalization_error: NDArray[np.float64]
-    proposals: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    sweeps: NDArray[np.int64]
-    finished: NDArray[np.bool_]
+    weights: Signs  # final ±1 weights of all covers, (reads, M, sites)
+    energy: NDArray[np.float64]  # final lifted energy, summed over covers
+    collapsed_energy: NDArray[np.float64]  # of the student collapsed to ±1 weights
+    training_errors: NDArray[np.int64]  # patterns that it gets wrong
+    overlap: NDArray[np.float64]  # R with the teacher
+    generalization_error: NDArray[np.float64]  # ε_g
+    proposals: NDArray[np.int64]  # single-weight proposals made
+    seconds: NDArray[np.float64]  # CPU time of the read's thread
+    sweeps: NDArray[np.int64]  # fewer than planned where a read was solved or interrupted
+    finished: NDArray[np.bool_]  # whether the read came to its end
     trajectory: Trajectory
     options: AnnealOptions
-    interrupted: bool
+    interrupted: bool  # whether the run was cut short; reads that never began are left out
 
     @cached_property
     def collapsed(self) -> NDArray[np.float64]:
@@ -113,33 +89,19 @@ class AnnealResult:
             if about["format"] != _FORMAT:
                 raise McoverError(f"it holds {about['format']}, not {_FORMAT}")
             course = Trajectory(**{name: arrays[f"trajectory.{name}"] for name in _TRAJECTORY})
-            result = cls(
+            return cls(
                 **{name: arrays[name] for name in _ARRAYS},
                 trajectory=course,
                 options=from_plain(AnnealOptions, about["options"], "options"),
                 interrupted=bool(about["interrupted"]),
             )
-            _check_shapes(result)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise McoverError(f"{path} is not a result that mcover saved: {error}.") from error
-        return result
 
 
 _TRAJECTORY = [field.name for field in fields(Trajectory)]
 _ABOUT = ("trajectory", "options", "interrupted")
 _ARRAYS = [field.name for field in fields(AnnealResult) if field.name not in _ABOUT]
-
-
-def _check_shapes(result: AnnealResult) -> None:
-    as_signs("weights", result.weights, (None, result.options.method.covers, None))
-    reads, points = len(result.weights), len(result.trajectory.sweep)
-    wrong = [n for n in _ARRAYS if n != "weights" and getattr(result, n).shape != (reads,)]
-    for name in _TRAJECTORY:
-        expected = (points,) if name in ("sweep", "temperature") else (reads, points)
-        if getattr(result.trajectory, name).shape != expected:
-            wrong.append(f"trajectory.{name}")
-    if wrong:
-        raise McoverError(f"the shapes of {', '.join(wrong)} do not fit {reads} reads")
 
 
 def collapse_mean(weights: Signs) -> NDArray[np.float64]:

@@ -13,10 +13,12 @@ from mcover.annealing.bits import (
     Words,
     aligned,
     clear_counter,
+    count,
     counter_depth,
     load,
     spread,
     step_counter,
+    total,
 )
 from mcover.annealing.kernels import ERRORS, EVEN, ODD, State, advance, next64, recount, renew
 from mcover.compiled import njit
@@ -111,7 +113,7 @@ def make_state(
         unit=(1.0, 2.0 / math.sqrt(terms), 1.0 / math.sqrt(terms))[form] / destinations,
     )
     _build(state)
-    state.energy[0] = energy_from_scratch(state)
+    state.energy[0] = _energy(state)
     return state
 
 
@@ -177,35 +179,22 @@ def _build(state: State) -> None:
 
 
 @njit()
-def energy_from_scratch(state: State) -> int:
-    """The lifted energy in units, from the weights alone: margins by their sums, no counters."""
-    covers, destinations = state.weights.shape[0], state.destinations
-    words, signs = state.valid.size, np.empty(state.patterns, dtype=np.int8)
-    energy: Any = 0
-    for s in range(destinations):
-        margins = np.zeros((covers, state.hidden, state.patterns), dtype=np.int32)
-        for i in range(state.inputs):
-            for mu in range(state.patterns):
-                word = state.columns[i * words + mu // 64]
-                signs[mu] = 1 if (word >> np.uint64(mu % 64)) & np.uint64(1) else -1
-            for unit in range(state.hidden):
-                q = unit * state.inputs + i
-                for beta in range(covers):
-                    alpha = state.inverse[(q * covers + beta) * destinations + s]
-                    row, w = margins[alpha, unit], state.weights[beta, q]
-                    for mu in range(state.patterns):
-                        row[mu] += w * signs[mu]
-        for alpha in range(covers):
-            for mu in range(state.patterns):
-                v: Any = np.int64(margins[alpha, 0, mu])
-                if state.hidden > 1:
-                    v = -state.hidden
-                    for unit in range(state.hidden):
-                        v += 2 if margins[alpha, unit, mu] > 0 else 0
-                if state.form == ERRORS:
-                    energy += 1 if v <= 0 else 0
-                elif v < 0:
-                    energy += -v // 2 if state.form == EVEN else -v
+def _energy(state: State) -> int:
+    """The lifted energy in units, read off the counters: Σ over k < 0 of 1, -k-1 or -2k-1."""
+    planes, depth = state.planes, state.depth
+    if state.hidden > 1:
+        planes, depth = state.vote_planes, state.vote_depth
+    blocks, energy = state.valid.size // WORDS, 0
+    for row in range(state.destinations * state.weights.shape[0] * blocks):
+        at, sign = row * depth * WORDS, (depth - 1) * WORDS
+        wrong = load(planes, at + sign) & load(state.valid, row % blocks * WORDS)
+        size = total(count(wrong))
+        k: Any = -(size << (depth - 1))
+        for i in range(depth - 1):
+            k += total(count(load(planes, at + i * WORDS) & wrong)) << i
+        energy += (
+            size if state.form == ERRORS else -k - size if state.form == EVEN else -2 * k - size
+        )
     return energy
 
 

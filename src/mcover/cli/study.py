@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import rich.table
 import tyro
@@ -19,26 +20,17 @@ from mcover.checks import writable
 from mcover.errors import McoverError
 from mcover.lab.figures.studies import study_figure
 from mcover.lab.figures.style import save
-from mcover.lab.studies import (
-    STUDIES,
-    Inline,
-    Plan,
-    Processes,
-    Store,
-    Study,
-    Summary,
-    find_study,
-    run,
-    summarize,
-)
-from mcover.lab.studies.live import watching
+from mcover.lab.studies.catalogue import STUDIES, find_study
 from mcover.lab.studies.report import write_report
 from mcover.lab.studies.rows import Row, by_key, read_csv, write_csv
-from mcover.lab.studies.store import DEFAULT
-from mcover.lab.studies.study import SCALES, Rows, Scale
-from mcover.lab.studies.summary import Table, outcome_table
+from mcover.lab.studies.runner import Inline, Processes, run
+from mcover.lab.studies.store import DEFAULT, Store
+from mcover.lab.studies.study import SCALES, Plan, Rows, Scale
+from mcover.lab.studies.summary import Summary, Table, outcome_table, summarize
 from mcover.progress import announced, console, errors, live_line
 
+say = partial(console.print, markup=False)
+warn = partial(errors.print, markup=False)
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
 
 
@@ -53,7 +45,7 @@ class _Stored:
             return []
         with Store(self.store, create=False) as store:
             for line in store.damage:
-                errors.print(f"{self.store} is damaged: {line}", markup=False)
+                warn(f"{self.store} is damaged: {line}")
             return store.rows()
 
 
@@ -75,14 +67,12 @@ class List(_Stored):
 
     def run(self) -> None:
         have = by_key(self.rows(needed=False))
-        table = rich.table.Table(show_edge=False)
-        for name in ("study", "of the paper", "title", *SCALES):
-            table.add_column(name, no_wrap=name == "study")
+        lines = []
         for study in STUDIES.values():
             counts = ("{}/{}".format(*study.plan(scale).progress(have)) for scale in SCALES)
-            table.add_row(study.name, study.source, study.title, *counts)
-        console.print(table)
-        console.print(f"trials done of those planned, in {self.store}", markup=False)
+            lines.append((study.name, study.source, study.title, *counts))
+        _print(Table.of("", ("study", "of the paper", "title", *SCALES), lines))
+        say(f"trials done of those planned, in {self.store}")
 
 
 @dataclass(frozen=True)
@@ -103,25 +93,25 @@ class Show(_Scaled):
             writable(self.figures / f"{study.name}.png")
         have = by_key(self.rows(needed=False))
         if not self.markdown:
-            console.print(f"{study.name}: {study.title} ({study.source})", markup=False)
-            console.print(study.about, markup=False)
-            console.print(_cells(plan))
-        others = _elsewhere(study, have)
+            say(f"{study.name}: {study.title} ({study.source})\n{study.about}")
+            _print(_cells(plan))
+        counts = {scale: study.plan(scale).progress(have)[0] for scale in SCALES}
+        some = ", ".join(f"--scale {scale} has {n:,}" for scale, n in counts.items() if n)
         if not any(config in plan.configs() for config, _ in have):
-            none = f"no trial of it at scale {self.scale} in {self.store} yet"
-            console.print("; ".join(filter(None, (none, others))), markup=False)
+            say(f"no trial of it at scale {self.scale} in {self.store} yet")
+            if some:
+                say(f"trials by scale: {some}")
             return
         summary = self.summarize(plan, have)
-        asked = (
-            [outcome_table(summary, self.outcome)] if self.outcome is not None else summary.tables
-        )
+        asked = summary.tables
+        if self.outcome is not None:
+            asked = (outcome_table(summary, self.outcome),)
         if self.markdown:
             for table in asked:
-                text = f"**{table.title}**\n\n{table.markdown()}\n"
-                console.print(text, markup=False, soft_wrap=True)
+                say(f"**{table.title}**\n\n{table.markdown()}\n", soft_wrap=True)
         else:
-            _print(summary, asked)
-            console.print(others, markup=False)
+            _print_summary(summary, asked)
+            say(f"trials by scale: {some}")
         if self.figures is not None:
             _draw(summary, self.figures)
 
@@ -148,14 +138,14 @@ class Run(_Scaled):
         with Store(self.store) as store:
             if self.retry_failed:
                 store.forget_failed(plan.configs())
-            with watching(plan) as view:
-                ran = run(plan, store, engine, view)
+            with live_line() as line:
+                ran = run(plan, store, engine, line)
             have = by_key(store.rows(plan.configs()))
         if ran.interrupted:
-            console.print("stopped; what is finished is kept, the same command goes on")
+            say("stopped; what is finished is kept, the same command goes on")
         if have:
             summary = self.summarize(plan, have)
-            _print(summary, summary.tables)
+            _print_summary(summary, summary.tables)
             _draw(summary, self.figures)
         if ran.interrupted:
             sys.exit(130)
@@ -180,8 +170,7 @@ class Export(_Stored):
         rows = [row for row in self.rows() if row.config in configs]
         if not rows:
             raise McoverError(f"{self.store} has no trial of {self.name}; nothing was written.")
-        count = write_csv(rows, self.csv)
-        console.print(f"{count} trials written to {self.csv}", markup=False)
+        say(f"{write_csv(rows, self.csv)} trials written to {self.csv}")
 
 
 @dataclass(frozen=True)
@@ -195,7 +184,7 @@ class Import(_Stored):
         rows = read_csv(self.csv)
         with Store(self.store) as store:
             new = store.put(rows, strict=True)
-        console.print(f"{new} trials imported, {len(rows) - new} were there already", markup=False)
+        say(f"{new} trials imported, {len(rows) - new} were there already")
 
 
 @dataclass(frozen=True)
@@ -227,53 +216,51 @@ class Report(_Stored):
         writable(self.output)
         rows = self.rows()
         if not rows:
-            text = f"{self.store} has no trials yet; 'mcover study run NAME' makes some."
-            raise McoverError(text)
+            raise McoverError(
+                f"{self.store} has no trials yet; 'mcover study run NAME' makes some."
+            )
         with live_line() as line:
             path = write_report(rows, self.output, self.scale, line)
-        console.print(f"report: {path} ({len(rows):,} trials)", markup=False)
+        say(f"report: {path} ({len(rows):,} trials)")
 
 
-def _elsewhere(study: Study, have: Rows) -> str:
-    """Which scales have rows."""
-    counts = {scale: study.plan(scale).progress(have)[0] for scale in SCALES}
-    found = ", ".join(f"--scale {scale} has {count:,}" for scale, count in counts.items() if count)
-    return f"trials by scale: {found}" if found else ""
+def _cells(plan: Plan) -> Table:
+    lines = [
+        (
+            *(cell.label, cell.kind, str(cell.trials), ", ".join(cell.choices) or None),
+            "chosen" if cell.choices else cell.config,
+        )
+        for cell in plan.cells
+    ]
+    return Table.of("", ("cell", "kind", "trials", "candidates", "config"), lines)
 
 
-def _cells(plan: Plan) -> rich.table.Table:
-    table = rich.table.Table(show_edge=False)
-    for name in ("cell", "kind", "trials", "candidates", "config"):
-        table.add_column(name, justify="right" if name == "trials" else "left")
-    for cell in plan.cells:
-        config = "chosen" if cell.choices else cell.config
-        candidates = Text(", ".join(cell.choices))
-        table.add_row(Text(cell.label), cell.kind, str(cell.trials), candidates, config)
-    return table
+def _print(plain: Table) -> None:
+    table = rich.table.Table(title=Text(plain.title), title_justify="left", show_edge=False)
+    for name, *column in zip(plain.header, *plain.lines, strict=True):
+        is_number = all(text[:1] in "0123456789−–" for text in column)
+        is_word = not any(" " in text for text in column)  # a name stays whole
+        justify: Any = "right" if is_number else "left"
+        table.add_column(Text(name), justify=justify, no_wrap=is_word)
+    for line in plain.lines:
+        table.add_row(*(Text(cell.replace(" [", "\n[")) for cell in line))
+    say(table)
 
 
-def _print(summary: Summary, asked: Sequence[Table]) -> None:
-    for plain in asked:
-        table = rich.table.Table(title=Text(plain.title), title_justify="left", show_edge=False)
-        for number, name in enumerate(plain.header):
-            table.add_column(Text(name), justify="left" if number == 0 else "right")
-        for line in plain.lines:
-            table.add_row(*(Text(cell.replace(" [", "\n[")) for cell in line))
-        console.print(table)
+def _print_summary(summary: Summary, asked: Sequence[Table]) -> None:
+    for table in asked:
+        _print(table)
     failed = f", {summary.failed} failed" if summary.failed else ""
-    console.print(
+    say(
         f"{summary.study.name}, scale {summary.scale}: {summary.done} of {summary.total} trials"
-        f"{failed}; intervals are 95 %, p by paired permutation tests, corrected by Holm's rule",
-        markup=False,
+        f"{failed}; intervals are 95 %, p by paired permutation tests, corrected by Holm's rule"
     )
     for message in sorted({row.message for point in summary.points for row in point.failures}):
-        errors.print(f"failed: {message}", markup=False)
+        warn(f"failed: {message}")
 
 
 def _draw(summary: Summary, folder: Path) -> None:
-    if not summary.drawn:
-        return
-    figure = study_figure(summary)
-    for ending in ("png", "pdf"):
-        path = save(figure, folder / f"{summary.study.name}.{ending}")
-        console.print(f"figure: {path}", markup=False)
+    if summary.drawn:
+        figure = study_figure(summary)
+        for ending in ("png", "pdf"):
+            say(f"figure: {save(figure, folder / f'{summary.study.name}.{ending}')}")

@@ -30,20 +30,17 @@ __all__ = ["FAST", "SLOW", "CommitteeMachine", "Sharpening", "collapse", "machin
 class CommitteeMachine(nn.Module):
     """Classifies by sign Σ_k sign F_k with fields F_k = J_k·x; learns through a smooth stand-in.
 
-    Calling it gives the soft output o = K^-½ Σ_k tanh(β F_k/√N); :meth:`classify` gives the hard
-    one, ±1, which does not depend on β nor on the norms of the rows.
+    Calling it gives the soft output; :meth:`classify` gives the hard one, ±1, which depends
+    neither on β nor on the norms of the rows. Fields of exactly zero and tied votes count as +1;
+    an odd K has no ties.
 
-    A field of exactly zero counts as +1. With K odd the vote is never a tie; with K even it can
-    be, and a tie is +1 too, so an odd K is the fair choice.
-
-    β and γ are plain attributes: numbers that all covers of a lift share and a collapse keeps.
-    They are no part of ``state_dict``; the schedule sets them, see :meth:`sharpen`.
+    β and γ are plain attributes that all covers of a lift share and a collapse keeps. They are not
+    part of ``state_dict``; the schedule sets them, see :meth:`sharpen`.
 
     Args:
         inputs: N.
         hidden: K.
         schedule: how β and γ grow.
-        normalize: whether training keeps the rows at ‖J_k‖ = √N.
         seed: draws the weights, Gaussian, then scaled to ‖J_k‖ = √N.
 
     >>> machine = CommitteeMachine(4, hidden=3, seed=0)
@@ -52,13 +49,7 @@ class CommitteeMachine(nn.Module):
     """
 
     def __init__(
-        self,
-        inputs: int,
-        hidden: int = 9,
-        *,
-        schedule: Sharpening = SLOW,
-        normalize: bool = True,
-        seed: Seed = 0,
+        self, inputs: int, hidden: int = 9, *, schedule: Sharpening = SLOW, seed: Seed = 0
     ) -> None:
         super().__init__()
         inputs, hidden = checks.whole("inputs", inputs, 1), checks.whole("hidden", hidden, 1)
@@ -66,7 +57,6 @@ class CommitteeMachine(nn.Module):
         checks.memory(24 * inputs * hidden, what, "take fewer of them")
         example = "Sharpening(beta=0.5, beta_growth=1e-3)"
         self.schedule = checks.instance("schedule", schedule, Sharpening, example)
-        self.normalize = checks.flag("normalize", normalize)
         self.beta, self.gamma = self.schedule.at(0)
         rng = np.random.default_rng(seed_sequence(seed))
         drawn = torch.from_numpy(rng.standard_normal((hidden, inputs)))
@@ -103,9 +93,8 @@ class CommitteeMachine(nn.Module):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Scales the rows, of every cover, back to ‖J_k‖ = √N, where ``normalize`` says so."""
-        if self.normalize:
-            self.J.copy_(unit_rows(self.J))
+        """Scales the rows, of every cover, back to ‖J_k‖ = √N."""
+        self.J.copy_(unit_rows(self.J))
 
     def extra_repr(self) -> str:
         hidden, inputs = self.J.shape[-2:]
@@ -134,7 +123,7 @@ def machine_of(model: nn.Module) -> CommitteeMachine:
 
 
 def collapse(model: nn.Module) -> CommitteeMachine:
-    """The mean of the covers, its rows scaled to √N where the machine says so; a new machine."""
+    """The mean of the covers, its rows scaled to √N; a new machine."""
     machine = machine_of(model)
     one = copy.deepcopy(machine) if model is machine else machine_of(cast(Any, model).collapse())
     one.settle()
@@ -142,9 +131,7 @@ def collapse(model: nn.Module) -> CommitteeMachine:
 
 
 def surrogate(output: Tensor, target: Tensor, gamma: float) -> Tensor:
-    """Mean of f_γ(y·o) over the batch.
-
-    Shape: output and target (...), the target ±1; the result is a scalar.
+    """Mean of f_γ(y·o) over the batch; targets are ±1.
 
     >>> surrogate(torch.tensor([3.0, -3.0]), torch.tensor([1.0, 1.0]), gamma=1e8)
     tensor(1.5000)

@@ -8,24 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mcover import LinearSchedule, MCover, anneal, checks, statistics, teacher_student
-from mcover.annealing import (
-    AnnealOptions,
-    AnnealResult,
-    Method,
-    Problem,
-    Schedule,
-    Ties,
-    Trajectory,
-    amp,
-)
+from mcover.annealing import AnnealOptions, Method, Problem, Schedule, Ties, Trajectory, amp
 from mcover.statistics import Estimate
 
 Outcome = dict[str, float]
@@ -68,21 +59,11 @@ class PerceptronTrial(_Instance):
         AnnealOptions(self.method, self.schedule)
         checks.counts(self, "reads")
 
-    def anneal(
-        self, seed: int, record: int = 2, interrupt: Callable[[], bool] | None = None
-    ) -> tuple[Outcome, AnnealResult]:
-        """The outcome of the best read, and the result that it is taken from."""
+    def anneal(self, seed: int, **how: Any) -> tuple[Outcome, Trajectory]:
+        """The outcome of the best read, and the course of all of them."""
         problem = self.problem(seed)
-        result = anneal(
-            problem,
-            self.method,
-            schedule=self.schedule,
-            num_reads=self.reads,
-            seed=[seed, 1],
-            workers=1,
-            record=record,
-            interrupt=interrupt,
-        )
+        how = {"schedule": self.schedule, "num_reads": self.reads, "record": 2, **how}
+        result = anneal(problem, self.method, seed=[seed, 1], workers=1, **how)
         if result.interrupted:
             raise KeyboardInterrupt  # an unfinished annealing has no outcome
         best = int(np.argmin(result.collapsed_energy))
@@ -96,7 +77,7 @@ class PerceptronTrial(_Instance):
             "energy": float(result.energy[best]),
             "proposals": float(result.proposals.sum()),
             "core_seconds": float(result.seconds.sum()),
-        }, result
+        }, result.trajectory
 
     def run(self, seed: int) -> Outcome:
         """Anneals a fresh instance."""
@@ -139,7 +120,7 @@ def run_paired(
             found = {n: t.anneal(seed, record=50, interrupt=halt.is_set) for n, t in trials.items()}
         except KeyboardInterrupt:  # halted
             return []
-        return [(name, outcome, result.trajectory) for name, (outcome, result) in found.items()]
+        return [(name, *pair) for name, pair in found.items()]
 
     pool = ThreadPoolExecutor(workers or checks.cpus())
     try:
@@ -151,11 +132,11 @@ def run_paired(
 
 
 def summarize(outcomes: Sequence[Outcome]) -> dict[str, Estimate]:
-    """Errors, the solved fraction, and the cost of a solution with 99 % certainty (TTS99)."""
+    """The error, the solved fraction, and the cost of a solution with 99 % certainty (TTS99)."""
     by_name = {name: [one[name] for one in outcomes] for name in outcomes[0]}
     solved = [value > 0 for value in by_name["solved"]]
-    errors = ("generalization_error", "generalization_error_sign")
-    return {name: statistics.mean(by_name[name]) for name in errors} | {
+    return {
+        "generalization_error": statistics.mean(by_name["generalization_error"]),
         "solved": statistics.fraction(solved),
         "tts_proposals": statistics.time_to_solution(solved, by_name["proposals"]),
         "tts_seconds": statistics.time_to_solution(solved, by_name["core_seconds"]),

@@ -1,15 +1,11 @@
-"""From M covers back to one model of the base's class, and what lies between covers and it."""
+"""From M covers back to models of the base's class, or to one prediction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
@@ -18,40 +14,25 @@ from mcover.errors import McoverError
 from mcover.nn import trees
 
 How = Literal["mean", "sign"] | Callable[[Tensor], Tensor]
-Buffers = Literal["average", "first", "recalibrate"]
 
 
-def collapse(
-    covered: Any,
-    how: How = "mean",
-    buffers: Buffers = "average",
-    loader: Iterable[Any] | None = None,
-) -> nn.Module:
+def collapse(covered: Any, how: How = "mean", loader: Iterable[Any] | None = None) -> nn.Module:
     """One model of the base's class and ``state_dict`` keys, in evaluation mode.
 
     Args:
         covered: the covered model.
         how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a stack
             (M, *shape).
-        buffers: running statistics averaged over covers (counters from the first), taken from the
-            "first" cover, or computed anew on ``loader`` ("recalibrate").
-        loader: training batches for "recalibrate", as for ``torch.optim.swa_utils.update_bn``.
+        loader: training batches to compute running statistics on, as for
+            ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, and
+            counters are those of the first.
     """
     method = {"mean": _mean, "sign": _sign}.get(how) if isinstance(how, str) else how
     if not callable(method):
         raise McoverError(f"how is {how!r}; write 'mean', 'sign' or a function of a stack.")
-    checks.choice("buffers", buffers, get_args(Buffers))
-    if (buffers == "recalibrate") != (loader is not None):
-        raise McoverError(
-            "buffers='recalibrate' runs training batches through the collapsed model; "
-            "write collapse(buffers='recalibrate', loader=train_loader)."
-        )
-    first = buffers == "first"
 
     def value(name: str, stack: Tensor) -> Tensor:
-        if name in covered.lifted:
-            return _made(method, name, stack)
-        return stack[0] if first else _mean(stack)
+        return _made(method, name, stack) if name in covered.lifted else _mean(stack)
 
     net = _rebuilt(covered, value)
     if loader is not None:
@@ -63,12 +44,12 @@ def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
     """What a method makes of one stack, if it is a tensor of the base's shape."""
     try:
         made = method(stack)
+        seen = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else repr(made)
     except McoverError:
         raise
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        made = error
+        made, seen = error, repr(error)
     if not isinstance(made, Tensor) or made.shape != stack.shape[1:]:
-        seen = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else repr(made)
         raise McoverError(
             f"how made {seen} of {name!r}, whose stack is {tuple(stack.shape)}; return a tensor of "
             f"shape {tuple(stack.shape[1:])}, e.g. stack.median(0).values."
@@ -91,7 +72,10 @@ def ensemble(covered: Any, /, *args: Any, routed: bool = False, **kwargs: Any) -
     if routed:
         outputs = covered(*args, **kwargs)
         return trees.map_tensors(lambda y: _average(_split(y, covered.passes)), outputs)
-    each = [cover(covered, index)(*args, **kwargs) for index in range(covered.covers)]
+    each = []
+    for index in range(covered.covers):
+        own, named = trees.map_tensors(torch.clone, (args, kwargs))  # the model may write to it
+        each.append(cover(covered, index)(*own, **named))
     return trees.map_tensors(_average, trees.stack(*each))
 
 
@@ -144,55 +128,3 @@ def _sign(stack: Tensor) -> Tensor:
     if stack.is_complex():
         raise McoverError("complex weights have no sign; write how='mean' or a function.")
     return torch.where(stack.sum(0) < 0, -1.0, 1.0).to(stack.dtype)
-
-
-@dataclass(frozen=True)
-class Diagnostics:
-    """Geometry of the covers in weight space, over all lifted parameters.
-
-    Attributes:
-        overlaps: cosine between covers, shape (M, M).
-        distances: distance of each cover from the mean over covers, shape (M,).
-        relative: the same, over the norm of the mean.
-    """
-
-    overlaps: NDArray[np.float64]
-    distances: NDArray[np.float64]
-    relative: NDArray[np.float64]
-
-
-def diagnostics(covered: Any) -> Diagnostics:
-    """Overlaps between covers and their distances from the mean."""
-    covers = covered.covers
-    gram = torch.zeros(covers, covers, dtype=torch.float64)
-    for stack in covered.stacks().values():
-        rows = stack.detach().flatten(1).cpu()
-        # A complex weight is two real ones.
-        rows = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
-        rows = rows.double()
-        gram += rows @ rows.T
-    norms = gram.diagonal().clamp_min(1e-300).sqrt()
-    mean = gram.mean()
-    # |w_α − w̄|² from inner products alone: no second pass over the weights.
-    squared = gram.diagonal() - 2 * gram.mean(1) + mean
-    distances = squared.clamp_min(0).sqrt()
-    overlaps = gram / norms[:, None] / norms[None, :]
-    relative = distances / mean.clamp_min(1e-300).sqrt()
-    return Diagnostics(overlaps.numpy(), distances.numpy(), relative.numpy())
-
-
-def path_loss(
-    covered: Any, loss: Callable[[nn.Module], float], cover: int, points: int = 11
-) -> NDArray[np.float64]:
-    """``loss(model)`` at evenly spaced models from a cover (first) to the mean of all (last)."""
-    points = checks.whole("points", points, 2)  # the two ends of the path
-    index = checks.whole("cover", cover, 0, covered.covers - 1)
-
-    def between(share: float, name: str, stack: Tensor) -> Tensor:
-        if not (stack.is_floating_point() or stack.is_complex()):
-            return stack[index]
-        return torch.lerp(stack[index], stack.mean(0), share)
-
-    shares = np.linspace(0, 1, points).tolist()
-    models = (_rebuilt(covered, partial(between, share), index) for share in shares)
-    return np.array([float(loss(model)) for model in models])

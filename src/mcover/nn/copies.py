@@ -8,9 +8,9 @@ forward: the cover's row of a stack, or the tensor that all covers share.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,12 +52,9 @@ class Override:
 
 
 class Copies:
-    """M private copies of a module tree.
+    """M private copies of ``net``, a tree whose stacked tensors have the covers first.
 
-    Args:
-        net: the covered model's tree, whose stacked tensors have the covers first.
-        covers: M.
-        prepare: called with the modules of each copy, to give layers that mix their forward.
+    ``prepare`` is called with each copy, to give layers that mix their forward.
     """
 
     net: nn.Module
@@ -70,7 +67,9 @@ class Copies:
 
     def __getstate__(self) -> dict[str, Any]:
         self.follow()
-        modules = [structure(module, bare=True) for module in self.modules]
+        held = [(*module.parameters(), *module.buffers()) for module in self.modules]
+        bare = dict.fromkeys(id(tensor) for tensors in held for tensor in tensors)
+        modules = [structure(module, bare) for module in self.modules]
         return {"net": self.net, "prepare": self.prepare, "modules": modules}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -81,7 +80,7 @@ class Copies:
     def bind(self, rows: StackRows) -> list[nn.Module]:
         """The copies, with the tensors of a forward in place."""
         self.follow()
-        own = [place.table[place.key] for place in self._places]
+        own = [table[key] for _, _, table, key in self._places]
         for index, slots in enumerate(self._slots or ()):
             for (holder, key), value in zip(slots, own, strict=True):
                 stacked = rows.get(id(value))
@@ -99,7 +98,7 @@ class Copies:
                     continue
                 name = f"{prefix}.{key}".lstrip(".")
                 if stack is not None and bound is None:
-                    raise written_to_shared(name)
+                    raise written_to_shared(name, stack)
                 owner._buffers[key] = _restacked(values, name)
                 named.append(name)
         return named
@@ -109,11 +108,10 @@ class Copies:
         self.follow()
         made = structure(self.modules[index])
         members = list(made.modules())
-        for place in self._places:
-            source = place.table[place.key]
-            if source is not None:
-                holder, key = _resolved(members[place.position], place.path)
-                holder[key] = values[id(source)]
+        for position, path, table, name in self._places:
+            if table[name] is not None:
+                holder, key = _resolved(members[position], path)
+                holder[key] = values[id(table[name])]
         return made
 
     def renew(self) -> None:
@@ -156,66 +154,51 @@ class Copies:
         self._own = list(self.net.modules())
         self._members = [list(module.modules()) for module in self.modules]
         self._slots = [
-            [_resolved(members[place.position], place.path) for place in self._places]
+            [_resolved(members[position], path) for position, path, _, _ in self._places]
             for members in self._members
         ]
         for module in self.modules:
             self.prepare(module)
 
 
-def structure(tree: nn.Module, *, bare: bool = False) -> nn.Module:
-    """A copy of a module tree that shares its tensors or, bare, has None in their place.
+def structure(tree: nn.Module, replaced: Mapping[int, Tensor | None] | None = None) -> nn.Module:
+    """A copy of a module tree with attributes of its own that shares its tensors.
 
-    Attributes are its own.
+    Those whose ids are in ``replaced`` make room for what it holds.
     """
-    tensors = (*tree.parameters(), *tree.buffers())
-    shared = {id(t): None if bare else t for t in tensors}
-    made = copy.deepcopy(tree, without_graph(tree) | shared)
+    shared = {id(tensor): tensor for tensor in (*tree.parameters(), *tree.buffers())}
+    made = copy.deepcopy(tree, without_graph(tree) | shared | dict(replaced or {}))
     Override.remove(made)
     return made
 
 
-def as_one_cover(net: nn.Module, stacks: Iterable[Tensor]) -> nn.Module:
-    """A copy of the tree in the base's shapes: each stack replaced by its first row."""
-    rows = {id(stack): stack.detach()[0] for stack in stacks}
-    made = structure(net)
-    for module in made.modules():
-        for table in _TENSORS:
-            held = getattr(module, table)
-            held.update({key: rows[id(v)] for key, v in held.items() if id(v) in rows})
-    return made
-
-
-def written_to_shared(name: str) -> McoverError:
+def written_to_shared(name: str, buffer: Tensor) -> McoverError:
+    remedy = f"name it in lift(..., buffers=[{name!r}]), or leave buffers out to keep all"
+    if buffer.layout != torch.strided:  # such a buffer cannot be stacked
+        remedy = "make it dense, or keep such state in a plain attribute"
     return McoverError(
-        f"the model writes to its buffer {name!r}, which all covers share; name it in "
-        f"lift(..., buffers=[{name!r}]), or leave buffers out to keep all buffers for each cover."
+        f"the model writes to its buffer {name!r}, which all covers share; {remedy}."
     )
 
 
-class _Place(NamedTuple):
-    """Where a copy holds a tensor, ``vars(module)[path[0]][path[1]]…``, and where it comes from."""
+def _places(net: nn.Module) -> Iterator[tuple[int, tuple[Any, ...], dict[str, Any], str]]:
+    """All places of registered tensors, and those where a module holds them a second time.
 
-    position: int  # of the module in the tree
-    path: tuple[Any, ...]
-    table: dict[str, Tensor | None]  # of the covered model's own module
-    key: str
-
-
-def _places(net: nn.Module) -> Iterator[_Place]:
-    """All places of registered tensors, and those where a module holds them a second time."""
+    A place is the module's position in the tree, where a copy of it holds the tensor,
+    ``vars(module)[path[0]][path[1]]…``, and the table and key that the tensor comes from.
+    """
     registered: dict[int, tuple[Any, str]] = {}
     for position, module in enumerate(net.modules()):
         for table in _TENSORS:
             held = vars(module)[table]
             for key, value in held.items():
                 registered.setdefault(id(value), (held, key))
-                yield _Place(position, (table, key), held, key)
+                yield position, (table, key), held, key
     registered.pop(id(None), None)
     for position, module in enumerate(net.modules()):
         for path, value in _held(vars(module)):
             if id(value) in registered:
-                yield _Place(position, path, *registered[id(value)])
+                yield position, path, *registered[id(value)]
 
 
 def _held(

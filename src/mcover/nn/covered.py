@@ -18,7 +18,7 @@ from mcover import checks
 from mcover.errors import McoverError
 from mcover.lifting import Directed, Messages, Settings
 from mcover.nn import directed, trees
-from mcover.nn.collapse import collapse, cover, diagnostics, ensemble, path_loss
+from mcover.nn.collapse import collapse, cover, ensemble
 from mcover.nn.copies import Override
 from mcover.nn.files import save
 from mcover.nn.layers import draw_mixer
@@ -34,11 +34,8 @@ class NextRoutes(NamedTuple):
     """What one evaluation of a directed lift reads from where.
 
     Attributes:
-        bank: the cover that context α reads source j from, for each destination that is kept. The
-            same array until the routes are drawn anew; not to be written to.
+        bank: :attr:`Covered.routes`, the same array until the routes are drawn anew.
         destinations: those to evaluate, as indices into the bank.
-
-    Shape: bank (S, sources, M).
     """
 
     bank: NDArray[Any]
@@ -88,7 +85,6 @@ class Covered(nn.Module):
 
     # Functions of a covered model, whose stories have files of their own.
     collapse, cover, ensemble = collapse, cover, ensemble
-    diagnostics, path_loss = diagnostics, path_loss
     report, save = report, save
 
     route_index: Tensor
@@ -120,12 +116,9 @@ class Covered(nn.Module):
     def each(self, *args: Any, **kwargs: Any) -> Any:
         """Runs each cover on inputs of its own; outputs are (M, B, ...) as of a common input.
 
-        Where covers mix, the messages of cover α come from its own inputs; in the directed lift,
-        context α sees the inputs of cover α.
-
-        Args:
-            args: what the base model takes, every tensor with the covers first, (M, B, ...).
-            kwargs: the same by keyword.
+        It takes what the base model takes, every tensor with the covers first, (M, B, ...). Where
+        covers mix, the messages of cover α come from its own inputs; in the directed lift, context
+        α sees the inputs of cover α.
         """
         trees.check_covers_first((args, kwargs), self.covers, "each", "covered(x) for inputs")
         return self._runner.forward(args, kwargs, each=True)
@@ -150,7 +143,7 @@ class Covered(nn.Module):
 
     @property
     def routes(self) -> NDArray[Any]:
-        """Of the directed lift: the cover that α reads source j from, shape (S, sources, M)."""
+        """Of the directed lift: the cover that α reads source j from, (S, sources, M)."""
         if not self.is_directed:
             raise McoverError("routes belong to routing='directed'; see covered.mixers().")
         runner = self._runner
@@ -220,20 +213,16 @@ class Covered(nn.Module):
         self.draw(self.redraws)
 
     def parameter_groups(self, **options: Any) -> list[dict[str, Any]]:
-        """Parameters for an optimizer that decays matrices but not biases and norms.
+        """Parameters and options for an optimizer that decays matrices but not biases and norms.
 
         A stack has one axis more than the base's parameter, so that the usual test "decay if
-        ndim >= 2" would decay biases too. Here it is made on the base's shape. Write
-        ``torch.optim.AdamW(covered.parameter_groups(lr=1e-3, weight_decay=0.1))``.
+        ndim >= 2" would decay biases too. Here it is made on the base's shape.
 
         >>> import mcover
         >>> covered = mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform(), seed=0)
-        >>> groups = covered.parameter_groups(weight_decay=0.1)
+        >>> groups = covered.parameter_groups(lr=1e-3, weight_decay=0.1)  # of torch.optim.AdamW
         >>> [(len(group["params"]), group["weight_decay"]) for group in groups]
         [(1, 0.1), (1, 0.0)]
-
-        Args:
-            options: of the optimizer, e.g. ``lr`` and ``weight_decay``.
         """
         stacked = {id(stack) for stack in self.stacks().values()}
         groups = [options | {"params": []}, options | {"params": [], "weight_decay": 0.0}]
@@ -246,16 +235,9 @@ class Covered(nn.Module):
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clips the gradient of each cover by its own norm, and returns the norms, shape (M,).
 
-        Call it between ``backward()`` and ``optimizer.step()``, where a plain model has
-        ``torch.nn.utils.clip_grad_norm_``. That one takes a single norm over all covers, about √M
-        times that of one model; this does to each cover what it does to one model. What covers
-        share counts in all of them, and is clipped as in the one with the largest norm.
-
-        >>> import mcover
-        >>> covered = mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform(), seed=0)
-        >>> covered(torch.ones(5, 4)).sum().backward()
-        >>> covered.clip_grad_norm_(1.0).shape
-        torch.Size([3])
+        ``torch.nn.utils.clip_grad_norm_`` takes a single norm over all covers, about √M times that
+        of one model; this does to each cover what it does to one model. What covers share counts
+        in all of them, and is clipped as in the one with the largest norm.
         """
         max_norm = checks.real("max_norm", max_norm, 0, infinite=True)
         grads = {id(p): p.grad for p in self.parameters() if p.grad is not None}

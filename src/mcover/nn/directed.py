@@ -65,9 +65,8 @@ def virtual_models(
     """
     rows: list[Sequence[Tensor]] = []
     for name, span in slices(stacks, granularity):
-        stack = stacks[name]
-        per = stack[0].numel() // max(1, span.stop - span.start)
-        rows.append(gather(stack, index[span], table, inverse_table, per))
+        stack, own = stacks[name], index[span]
+        rows.append(gather(stack, own, table, inverse_table, stack[0].numel() // max(1, len(own))))
     return rows
 
 
@@ -77,22 +76,16 @@ def gather(
     """The tensors of the M virtual models: element i of model α is ``stack[ρ_i(α), i]``.
 
     Each is a tensor of its own, free to be modified in place. Their gradients return along the
-    inverse routes; only the indices and the tables are kept for that.
+    inverse routes; only the indices and the tables are kept for that. Element i is one of ``per``
+    consecutive ones that share a source.
 
     >>> table = torch.tensor([[0, 1], [1, 0]], dtype=torch.uint8)  # stay, or swap the covers
     >>> index = torch.tensor([0, 1, 1], dtype=torch.uint8)
     >>> gather(torch.tensor([[1, 2, 3], [10, 20, 30]]), index, table, table, per=1)
     (tensor([ 1, 20, 30]), tensor([10,  2,  3]))
 
-    Args:
-        stack: all covers of one tensor, of any dtype, on any device.
-        index: the row of each source's route in the tables, uint8 or uint16, on that device.
-        table: permutations ρ, uint8 or wider; fastest with contiguous columns.
-        inverse_table: their inverses, row by row.
-        per: consecutive elements of a cover that share a source.
-
-    Shape: stack (M, *shape), index (sources,) with sources · per elements in a shape, tables
-    (K, M); M tensors (*shape).
+    Shape: stack (M, *shape); index (sources,), the row of each source's route in the tables (K, M),
+    which are fastest with contiguous columns. Gives M tensors (*shape).
     """
     return _Gather.apply(index, table, inverse_table, per, stack)  # type: ignore[no-untyped-call]
 

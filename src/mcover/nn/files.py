@@ -27,25 +27,15 @@ _HEADER = "mcover"  # the name of our text in the file's header
 
 @dataclass(frozen=True)
 class Config:
-    """What the header holds, as JSON.
-
-    Attributes:
-        format: of the file.
-        model: the full name of the base's class.
-        settings: how it was lifted.
-        lifted: names of the lifted parameters.
-        state: names of the buffers that each cover keeps for itself.
-        frozen: names of the parameters that do not train.
-        tied: other names of tensors, each with the name that the tensor is stored under.
-    """
+    """What the header holds, as JSON; tensors and buffers are named as in the base model."""
 
     format: int
-    model: str
+    model: str  # the full name of the base's class
     settings: Settings
     lifted: tuple[str, ...]
-    state: tuple[str, ...]
+    state: tuple[str, ...]  # buffers that each cover keeps for itself
     frozen: tuple[str, ...]
-    tied: tuple[tuple[str, str], ...]
+    tied: tuple[tuple[str, str], ...]  # another name of a tensor, and that which it is stored under
 
 
 def save(covered: Any, path: str | Path, *, frozen_too: bool = True) -> Path:
@@ -57,14 +47,13 @@ def save(covered: Any, path: str | Path, *, frozen_too: bool = True) -> Path:
     left_out = set() if frozen_too else frozen_names(covered)
     state = covered.state_dict()
     tensors, tied = _once({name: state[name] for name in state if name not in left_out})
-    frozen = [name for name, p in covered.net.named_parameters() if not p.requires_grad]
     config = Config(
         FORMAT,
         full_name(type(covered.net)),
         covered.settings,
         covered.lifted,
         covered.state,
-        tuple(frozen),
+        tuple(name for name, p in covered.net.named_parameters() if not p.requires_grad),
         tuple(tied.items()),
     )
     header = {_HEADER: json.dumps(to_plain(config))}
@@ -83,20 +72,12 @@ def read(path: str | Path) -> tuple[Path, Config, dict[str, Tensor]]:
     file = _path(path)
     try:
         if not file.is_file():
-            raise McoverError(f"{file} does not exist or is no file; covered.save() writes it.")
+            raise FileNotFoundError("it does not exist, or is no file")
         with safe_open(file, "pt") as opened:
-            config = _config(opened.metadata() or {}, file)
+            metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise McoverError(f"{file} cannot be read as safetensors: {error}.") from error
-    for name, first in config.tied:
-        if first not in tensors:
-            raise McoverError(f"{file} has no tensor {first!r}, which {name!r} is tied to.")
-    return file, config, tensors | {name: tensors[first] for name, first in config.tied}
-
-
-def _config(metadata: dict[str, str], file: Path) -> Config:
-    """The header, checked."""
     unlike = f"{file} is not what covered.save() writes"
     try:
         plain = json.loads(metadata[_HEADER])
@@ -104,16 +85,15 @@ def _config(metadata: dict[str, str], file: Path) -> Config:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise McoverError(f"{unlike}: no settings in its header ({error!r}).") from error
     if version != FORMAT:
-        raise McoverError(
-            f"{file} has format {version!r}, and this version of mcover reads {FORMAT}; update it."
-        )
+        raise McoverError(f"{file} has format {version!r}; this version of mcover reads {FORMAT}.")
     try:
         config: Config = from_plain(Config, plain, "its header")
-    except McoverError as error:
+        tensors |= {name: tensors[first] for name, first in config.tied}
+    except (McoverError, KeyError) as error:
         raise McoverError(f"{unlike}: {error}") from error
     if not config.lifted:
         raise McoverError(f"{unlike}: it names no lifted parameters.")
-    return config
+    return file, config, tensors
 
 
 def _path(path: str | Path) -> Path:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mcover.errors import McoverError
 from mcover.lifting import Messages, Settings
-from mcover.nn.copies import as_one_cover
+from mcover.nn.copies import structure
 from mcover.nn.meetings import Pass, Shape, Site
 from mcover.routing import draw_mixers
 from mcover.topology import Topology
@@ -49,8 +49,7 @@ def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
             layer that is not to mix.
     """
     name = full_name(kind) if isinstance(kind, type) and issubclass(kind, nn.Module) else kind
-    parts = name.split(".") if isinstance(name, str) else []
-    if len(parts) < 2:
+    if not isinstance(name, str) or "." not in name:
         raise McoverError(
             f"kind is {kind!r}; write a class of layers, or its full name 'package.module.Class'."
         )
@@ -59,7 +58,7 @@ def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
             f"shapes is {shapes!r}; write a function of a layer, e.g. "
             "lambda layer: [mcover.nn.Shape(layer.out_features, layer.in_features)]."
         )
-    _KINDS[".".join(parts)] = shapes
+    _KINDS[name] = shapes
 
 
 def shapes_of(layer: nn.Module) -> Sequence[Shape]:
@@ -75,14 +74,6 @@ def full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _linear(layer: Any) -> Sequence[Shape]:
-    return [Shape(layer.out_features, layer.in_features)]
-
-
-def _convolution(layer: Any) -> Sequence[Shape]:
-    return [Shape(layer.out_channels, layer.in_channels // layer.groups, channels=True)]
-
-
 def _embedding(layer: Any) -> Sequence[Shape]:
     # A token is one input: its row is one message. A lookup with max_norm rescales its rows.
     return [] if layer.max_norm is not None else [Shape(layer.embedding_dim, 1)]
@@ -96,7 +87,11 @@ def _attention(layer: Any) -> Sequence[Shape]:
     return [Shape(width, inputs, name) for name, inputs in inner.items()]
 
 
-register(nn.Linear, _linear)
+def _convolution(layer: Any) -> Sequence[Shape]:
+    return [Shape(layer.out_channels, layer.in_channels // layer.groups, channels=True)]
+
+
+register(nn.Linear, lambda layer: [Shape(layer.out_features, layer.in_features)])
 for _kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
     register(_kind, _convolution)
 register(nn.Embedding, _embedding)
@@ -114,14 +109,15 @@ def sites_of(
     """The layers of a covered model that mix, by name."""
     if not isinstance(settings.routing, Messages) or not settings.mixes:
         return {}
-    stacks = {id(net.get_parameter(name)): net.get_parameter(name) for name in lifted}
-    single = as_one_cover(net, stacks.values())
+    lifts = [net.get_parameter(name) for name in lifted]
+    single = structure(net, {id(stack): stack.detach()[0] for stack in lifts})
+    # Stacks of matrices or more: a layer whose bias alone is lifted has no messages to mix.
+    stacks = {id(stack) for stack in lifts if stack.ndim > 2}
     sites: dict[str, Site] = {}
     inside: set[int] = set()
     for (name, layer), own in zip(net.named_modules(), single.modules(), strict=True):
-        # A stack of matrices or more: a layer whose bias alone is lifted has no messages to mix.
-        lifts = any(id(p) in stacks and p.ndim > 2 for p in layer.parameters())
-        shapes = shapes_of(own) if lifts and id(layer) not in inside else ()
+        mixes = id(layer) not in inside and any(id(p) in stacks for p in layer.parameters())
+        shapes = shapes_of(own) if mixes else ()
         if shapes:
             sites[name] = Site(name, {shape.part: shape for shape in shapes}, current)
         if isinstance(layer, nn.MultiheadAttention):  # multiplies by its projections itself

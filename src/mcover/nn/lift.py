@@ -119,21 +119,19 @@ def load(path: str | Path, model: nn.Module) -> Covered:
     file, config, tensors = read(path)
     check_model(model)
     covers = config.settings.covers
-    buffers = {  # also those that have no value yet
-        f"{prefix}.{key}".lstrip("."): value
-        for prefix, module in model.named_modules()
-        for key, value in module._buffers.items()
-    }
-    parameters = dict(model.named_parameters())
-    lost = sorted({*config.lifted} - parameters.keys() | {*config.state} - buffers.keys())
-    if lost:
+    try:
+        for name in config.lifted:
+            model.get_parameter(name)
+        buffers: dict[str, Any] = {name: model.get_buffer(name) for name in config.state}
+    except AttributeError as error:
         raise McoverError(
-            f"{file} was saved from a {config.model} with the tensors {lost[:5]}, which this "
-            f"{full_name(type(model))} does not have; give a model of the same architecture."
-        )
-    kept = [name for name in config.state if buffers[name] is not None]
-    net = stacked_copy(model, covers, config.lifted, kept)
-    for name in set(config.state) - set(kept):  # the model gave it a value when it ran
+            f"{file} was saved from a {config.model} with a tensor which this "
+            f"{full_name(type(model))} does not have ({error}); give a model of the same "
+            "architecture."
+        ) from error
+    held = [name for name, value in buffers.items() if value is not None]
+    net = stacked_copy(model, covers, config.lifted, held)
+    for name in buffers.keys() - held:  # the model gave it a value when it ran
         value = tensors.get(f"net.{name}")
         if value is None or value.shape[:1] != (covers,):
             raise McoverError(f"{file} has no value of the buffer {name!r} for each cover.")
@@ -145,16 +143,12 @@ def load(path: str | Path, model: nn.Module) -> Covered:
     covered = Covered(net, config.settings, config.lifted, config.state, seed_sequence(0))
     own = covered.state_dict()
     tensors = {name: own[name] for name in frozen_names(covered)} | tensors
-    for name in sorted((own.keys() & tensors.keys()) - {"_extra_state"}):
-        want, got = (f"{tuple(t.shape)} of {t.dtype}" for t in (own[name], tensors[name]))
-        if want != got:
-            raise McoverError(
-                f"{file} does not fit at {name!r}: the model has {want}, the file {got}; "
-                "give a model of the same architecture and dtype."
-            )
     try:
+        for name, value in own.items():
+            if name in tensors and value.dtype != tensors[name].dtype:
+                raise RuntimeError(f"{name!r} is {tensors[name].dtype}, not {value.dtype}")
         covered.load_state_dict(tensors)
-    except RuntimeError as error:  # missing or unexpected names
+    except RuntimeError as error:  # also missing or unexpected names, and other shapes
         raise McoverError(
             f"{file} does not fit: {error}. Give a model of the same architecture and dtype."
         ) from error

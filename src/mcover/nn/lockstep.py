@@ -22,17 +22,11 @@ MeetingRule = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Meeting(NamedTuple):
-    """What a cover brings to a layer.
+    """What a cover brings to a layer."""
 
-    Attributes:
-        place: the layer's name; covers meet when their places are equal.
-        operands: what this cover has to say.
-        rule: takes the operands of all covers and gives each its result.
-    """
-
-    place: str
+    place: str  # the layer's name; covers meet when their places are equal
     operands: Any
-    rule: MeetingRule
+    rule: MeetingRule  # takes the operands of all covers and gives each its result
 
 
 def meet(place: str, operands: Any, rule: MeetingRule) -> Any:
@@ -45,8 +39,12 @@ def meet(place: str, operands: Any, rule: MeetingRule) -> Any:
             "checkpoint around the covered model instead of inside, or take routing='directed'. "
             "Otherwise call the covered model, or covered.collapse() for a plain one."
         )
-    if cover.hooks_can_be_seen:
-        _refuse_saved_tensor_hooks(place)
+    if cover.hooks_can_be_seen and saved_tensor_hooks_are_active():
+        raise McoverError(
+            f"activation checkpointing, or another saved-tensor hook, is in force inside the model "
+            f"at {place!r}, where covers meet: a single cover cannot be computed again there. "
+            "Checkpoint around the covered model instead, or take routing='directed'."
+        )
     modes = _Modes.now()
     conductor: Any = cover.parent
     result = conductor.switch(Meeting(place, operands, rule))
@@ -136,15 +134,6 @@ def _check_together(covers: list[_Cover], arrived: list[Any]) -> None:
     raise error
 
 
-def _refuse_saved_tensor_hooks(place: str) -> None:
-    if saved_tensor_hooks_are_active():
-        raise McoverError(
-            f"activation checkpointing, or another saved-tensor hook, is in force inside the model "
-            f"at {place!r}, where covers meet: a single cover cannot be computed again there. "
-            "Checkpoint around the covered model instead, or take routing='directed'."
-        )
-
-
 _DEVICES = ("cpu", "cuda")
 
 
@@ -158,16 +147,9 @@ class _Modes(NamedTuple):
 
     @classmethod
     def now(cls) -> _Modes:
-        autocast = tuple(
-            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-            for device in _DEVICES
-        )
-        return cls(
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            autocast,
-            torch.is_autocast_cache_enabled(),
-        )
+        autocast = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        return cls(grad, inference, tuple(autocast), torch.is_autocast_cache_enabled())
 
     def restore(self, guards: contextlib.ExitStack) -> None:
         """Puts these modes in force; a change of inference mode lasts until guards are closed."""

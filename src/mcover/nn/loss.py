@@ -30,10 +30,8 @@ def cover_loss(
     output's ``loss``, or a tensor of losses, shape (M,) or (M, S).
 
     Args:
-        loss: any ``loss(output, target)``, e.g. ``F.cross_entropy``; or outputs that hold their
-            loss.
-        outputs: what the covered model returned, covers first: a tensor, or tuples, dicts,
-            dataclasses and the like of tensors.
+        loss: any ``loss(output, target)``, e.g. ``F.cross_entropy``; or outputs with their loss.
+        outputs: what the covered model returned, covers first, in containers of any form.
         target: what the loss takes, batch first, the same for all covers.
         each: whether covers have targets of their own, beside inputs of their own
             (``covered.each(x)``): then every tensor of the target has the covers first.
@@ -80,11 +78,8 @@ def cover_loss(
 
 def _own_loss(outputs: Any) -> Tensor:
     """Sum over covers of the losses that the model computed."""
-    loss = outputs
-    if isinstance(outputs, Mapping):
-        loss = outputs.get("loss")
-    elif not isinstance(outputs, Tensor):
-        loss = getattr(outputs, "loss", None)
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    loss = outputs if isinstance(outputs, Tensor) else found
     if not isinstance(loss, Tensor) or loss.ndim not in (1, 2):
         raise McoverError(
             "cover_loss(outputs) takes outputs with a loss for each cover, shape (M,): give the "

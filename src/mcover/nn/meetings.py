@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -32,19 +33,12 @@ class Shape(NamedTuple):
 
 @dataclass(eq=False)
 class Pass:
-    """What layers look up while covers run.
+    """What layers look up while covers run."""
 
-    Attributes:
-        rows: the rows of each stack, by the stack's id.
-        stacks: the stack that rows belong to, by the id of its first row.
-        mixers: in force, by the place where covers meet.
-        met: how often they met at each place.
-    """
-
-    rows: dict[int, Sequence[Tensor]] = field(default_factory=dict)
-    stacks: dict[int, Tensor] = field(default_factory=dict)
-    mixers: dict[str, Tensor] = field(default_factory=dict)
-    met: dict[str, int] = field(default_factory=dict)
+    rows: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # by the id of their stack
+    stacks: dict[int, Tensor] = field(default_factory=dict)  # by the id of their first row
+    mixers: dict[str, Tensor] = field(default_factory=dict)  # by the place where covers meet
+    met: dict[str, int] = field(default_factory=dict)  # how often they met there
 
     def begin(self, stacks: Sequence[Tensor], rows: Sequence[Sequence[Tensor]]) -> None:
         self.rows = {id(stack): own for stack, own in zip(stacks, rows, strict=True)}
@@ -63,16 +57,10 @@ class Pass:
 
 @dataclass(eq=False)
 class Site:
-    """One layer that mixes.
-
-    Attributes:
-        name: of the layer in the model.
-        shapes: of its mixers, by their names.
-        current: what is being run.
-    """
+    """One layer that mixes."""
 
     name: str
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, Shape]  # of its mixers, by their parts
     current: Pass
 
     def place(self, part: str = "") -> str:
@@ -93,12 +81,7 @@ class Site:
         if x.shape[-1:] != (self.shapes[part].inputs,):
             return F.linear(x, weight.T if turned else weight, bias)  # torch says what is wrong
 
-        def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
-            xs, weights, biases, mixer = self._operands(operands, part, turned)
-            with _as_given(weights):
-                return mix_linear(xs, weights, mixer, biases)
-
-        return self._meet(part, (x, weight, bias), rule)
+        return self._product(mix_linear, part, x, weight, bias, turned)
 
     def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, at: Geometry) -> Tensor:
         if x.ndim == weight.ndim - 1:
@@ -106,18 +89,13 @@ class Site:
         if not at.fits(x, weight):
             return at.convolve(x, weight, bias, at.groups)  # torch says what is wrong
 
-        def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
-            xs, weights, biases, mixer = self._operands(operands, "")
-            with _as_given(weights):
-                return mix_convolution(xs, weights, mixer, biases, at)
-
-        return self._meet("", (x, weight, bias), rule)
+        return self._product(partial(mix_convolution, at=at), "", x, weight, bias)
 
     def lookup(self, rows: Tensor) -> Tensor:
         """Rows of an embedding."""
 
         def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
-            with _as_given(operands[0]):
+            with _without_autocast(operands[0]):
                 return mix_rows(tuple(operands), self._mixer("", operands[0].dtype))
 
         return self._meet("", rows, rule)
@@ -142,21 +120,30 @@ class Site:
         self.current.met[place] = self.current.met.get(place, 0) + 1
         return self.current.mixers[place].to(dtype)
 
-    def _operands(
-        self, operands: Sequence[Any], part: str, turned: bool = False
-    ) -> tuple[Any, Tensor, Tensor | None, Tensor]:
-        """Inputs (one, where covers share it), weights and biases with the covers first, mixer."""
-        xs, weights, biases = zip(*operands, strict=True)
-        stack = self.current.stacked(weights)
-        stack = stack.transpose(1, 2) if turned else stack
-        bias = None if biases[0] is None else self.current.stacked(biases)
-        device = stack.device.type
-        if torch.is_autocast_enabled(device):
-            to = torch.get_autocast_dtype(device)
-            xs, stack = tuple(_cast(x, to) for x in xs), _cast(stack, to)
-            bias = None if bias is None else _cast(bias, to)
-        common = xs[0] if _is_one(xs) else xs
-        return common, stack, bias, self._mixer(part, stack.dtype)
+    def _product(
+        self,
+        mix: Callable[..., Sequence[Tensor]],
+        part: str,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        turned: bool = False,
+    ) -> Tensor:
+        def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
+            xs, weights, biases = zip(*operands, strict=True)
+            stack = self.current.stacked(weights)
+            stack = stack.transpose(1, 2) if turned else stack
+            shift = None if biases[0] is None else self.current.stacked(biases)
+            device = stack.device.type
+            if torch.is_autocast_enabled(device):
+                to = torch.get_autocast_dtype(device)
+                xs, stack = tuple(_cast(x, to) for x in xs), _cast(stack, to)
+                shift = None if shift is None else _cast(shift, to)
+            common = xs[0] if _is_one(xs) else xs
+            with _without_autocast(stack):
+                return mix(common, stack, self._mixer(part, stack.dtype), shift)
+
+        return self._meet(part, (x, weight, bias), rule)
 
 
 class Mixed(Override):
@@ -327,8 +314,8 @@ def _is_one(values: Sequence[Tensor]) -> bool:
         return False
 
 
-def _as_given(tensor: Tensor) -> torch.autocast:
-    """Without autocast: operands have the dtypes that it would have given them."""
+def _without_autocast(tensor: Tensor) -> torch.autocast:
+    """Operands have the dtypes that it would have given them."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 
@@ -338,24 +325,18 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if eligible else tensor
 
 
-_plain_attention = threading.Lock()
-_running = 0
-_fast_before = True
+_lock = threading.Lock()
+_runs: list[bool] = []  # the switch as each run under way found it; the last to end restores it
 
 
 @contextlib.contextmanager
 def attention_as_written() -> Iterator[None]:
     """Keeps torch from replacing attention layers by a fused call that would pass meetings by."""
-    global _running, _fast_before
-    with _plain_attention:
-        if _running == 0:
-            _fast_before = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-        _running += 1
+    with _lock:
+        _runs.append(torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        with _plain_attention:
-            _running -= 1
-            if _running == 0:
-                torch.backends.mha.set_fastpath_enabled(_fast_before)
+        with _lock:
+            torch.backends.mha.set_fastpath_enabled(_runs.pop())

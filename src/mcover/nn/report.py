@@ -17,17 +17,11 @@ from mcover.topology import Facts
 
 @dataclass(frozen=True)
 class ModuleReport:
-    """One module that holds parameters.
+    """One module with parameters of its own: how many, in the base and in the covered model.
 
-    Attributes:
-        name: in the base model.
-        kind: the layer's class.
-        treatment: "mixed" (its block messages cross), "routed" (its weights are gathered along
-            routes), "copied" (one per cover, which never meets the others), "shared", or "frozen"
-            (shared and not trained).
-        parameters: in the base model.
-        covered: in the covered model.
-        blocks: of its mixer; 0 where it does not mix.
+    It is "mixed" (its block messages cross), "routed" (its weights are gathered along routes),
+    "copied" (one per cover, which never meets the others), "shared", or "frozen" (shared and not
+    trained).
     """
 
     name: str
@@ -35,7 +29,7 @@ class ModuleReport:
     treatment: str
     parameters: int
     covered: int
-    blocks: int
+    blocks: int  # of its mixer; 0 where it does not mix
 
 
 @dataclass(frozen=True)
@@ -43,23 +37,16 @@ class LiftReport:
     """What :func:`report` returns; printed, it is a table.
 
     Attributes:
-        settings: what was asked for.
-        rows: one for each module with parameters of its own.
-        parameters: of the base model; a tied tensor counts once.
-        covered: of the covered model.
-        extra_bytes: what the covered model keeps beyond the base: covers, mixers, routes.
-        cost: multiply-adds of a step relative to the base's.
         counted: whether the cost was counted on an example. Otherwise it is an estimate that uses
             each weight once, runs shared layers once and lets every mixing layer mix messages.
-        facts: of the topology.
     """
 
     settings: Settings
     rows: tuple[ModuleReport, ...]
-    parameters: int
+    parameters: int  # of the base model; a tied tensor counts once
     covered: int
-    extra_bytes: int
-    cost: float
+    extra_bytes: int  # beyond the base: covers, mixers, routes
+    cost: float  # multiply-adds of a step, relative to the base's
     counted: bool
     facts: Facts
 

@@ -26,39 +26,30 @@ from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
 
 
 class Runner:
-    """Runs the forwards of a covered model, one at a time.
-
-    Attributes:
-        copies: the modules that covers run on.
-        changes_inputs: whether the model writes to its input, in training and in evaluation, once
-            it has run.
-        current: what layers look up in the pass that runs.
-        pending: whether a backward may still run the copies once more.
-        checked: whether layers that mix were called as such.
-        bank: the routes in force of a directed lift, once they were asked for.
-    """
+    """Runs the forwards of a covered model, one at a time."""
 
     covered: Any
-    changes_inputs: dict[bool, bool]
     copies: Copies
 
     def __init__(self, covered: Any) -> None:
         copies = Copies(covered.net, covered.covers, self._prepare)
-        self.__setstate__({"covered": covered, "changes_inputs": {}, "copies": copies})
+        self.__setstate__({"covered": covered, "copies": copies})
 
     def __getstate__(self) -> dict[str, Any]:
         """What belongs to the model, and not to forwards that run now."""
-        return {name: getattr(self, name) for name in ("covered", "changes_inputs", "copies")}
+        return {"covered": self.covered, "copies": self.copies}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self.lock = threading.RLock()
         self.current = Pass()
+        self.bank: NDArray[Any] | None = None  # the routes in force, once they were asked for
         self._weights: list[int] = []  # versions of the weights that these forwards ran with:
         self._known: dict[Any, tuple[int, int]] = {}  # their step and draw, by their inputs
-        self.pending = [False]
-        self.checked = False
-        self.bank: NDArray[Any] | None = None
+        self._pending = [False]  # whether a backward may still run the copies once more
+        self._checked = False
+        # Whether the model writes to its input, in training and in evaluation, once it has run.
+        self._changes: dict[bool, bool] = {}
 
     @functools.cached_property
     def sites(self) -> dict[str, Site]:
@@ -69,45 +60,46 @@ class Runner:
     @torch.compiler.disable  # it cannot follow covers from one to the other
     def forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
         """One forward; ``each`` where every tensor has the covers first."""
-        covered = self.covered
+        covered, whole = self.covered, (args, kwargs)
         with self.lock:
-            step, number = self._count((args, kwargs))
+            step, number = self._count(trees.tensors(whole))
             covered.draw(number)
-            run = functools.partial(self._all, (args, kwargs), step, each)
-            changes = self.changes_inputs.get(covered.training)
-            if each or changes or covered.covers == 1:
-                return run(own=bool(changes) or covered.passes > 1)
-            given = trees.tensors((args, kwargs))
-            undo = None if changes is False else self._snapshot(given)
-            untouched = versions(given)
-            outputs = run(own=False)
-            changed = versions(given) != untouched
-            if undo is None and changed:
+            run = functools.partial(self._all, step=step, each=each)
+            readers = covered.passes * (1 if each else covered.covers)
+            changes = self._changes.get(covered.training)
+            if changes or readers == 1:
+                return run(whole, own=bool(changes))
+            undo = self._snapshot() if changes is None else None
+            # Once, a copy of the input shows what the model does to it; the input stays as it is.
+            shared = whole if undo is None else trees.map_tensors(_watched, whole)
+            untouched = versions(trees.tensors(shared))
+            outputs = run(shared, own=False)
+            changed = versions(trees.tensors(shared)) != untouched
+            if changed and undo is None:
                 raise McoverError(
                     "the model changed its input in place, which it did not do before, and all "
                     "covers share the input; write x = x.clone() where its forward begins."
                 )
-            self.changes_inputs[covered.training] = changed
+            self._changes[covered.training] = changed
             if undo is None or not changed:
                 return outputs
             undo()
-            return run(own=True)
+            return run(whole, own=True)
 
-    def _snapshot(self, inputs: Iterable[Tensor]) -> Callable[[], None]:
-        """A function that undoes all that a forward may change."""
+    def _snapshot(self) -> Callable[[], None]:
+        """A function that undoes all that a forward may change in the model."""
         covered, copies = self.covered, self.copies
         copies.follow()
         modules = [structure(module) for module in copies.modules]
         state, tables = covered.state, [module._buffers for module in covered.net.modules()]
         buffers = [dict(table) for table in tables]
-        changed = (*inputs, *covered.state_stacks().values())
-        tensors = [(tensor, tensor.detach().clone()) for tensor in changed]
+        stacks = [(stack, stack.detach().clone()) for stack in covered.state_stacks().values()]
         random = torch.get_rng_state()
 
         def undo() -> None:
             with torch.no_grad():
-                for tensor, before in tensors:
-                    tensor.copy_(before)
+                for stack, before in stacks:
+                    stack.copy_(before)
             for table, own in zip(tables, buffers, strict=True):
                 table.update(own)
             covered.state = state
@@ -133,12 +125,13 @@ class Runner:
     def _pass(self, which: int, inputs: Sequence[Any]) -> Any:
         """One pass over the M covers: a stream or a destination."""
         covered, copies = self.covered, self.copies
-        if self.pending[0]:
+        if self._pending[0]:
             copies.renew()
         else:
             copies.release()
         stacks, state = covered.stacks(), list(covered.state_stacks().values())
         how = covered.settings.routing
+        rows: list[Sequence[Tensor]]
         if isinstance(how, Directed):
             tables = covered.route_table, covered.route_inverse
             index = covered.route_index[which]
@@ -164,13 +157,13 @@ class Runner:
             self._check_meetings()
         else:
             outputs = [call() for call in calls]
-        for name, before, now in zip(shared, untouched, versions(shared.values()), strict=True):
-            if before != now:
-                raise written_to_shared(name)
+        for (name, buffer), before in zip(shared.items(), untouched, strict=True):
+            if versions([buffer]) != [before]:
+                raise written_to_shared(name, buffer)
         new = copies.keep_buffers(self.current.rows)
         covered.state = (*covered.state, *(name for name in new if name not in covered.state))
         result = trees.stack(*outputs)
-        self.pending = mark_until_backward(trees.tensors(result))
+        self._pending = mark_until_backward(trees.tensors(result))
         return result
 
     def turn(self, step: int) -> list[int]:
@@ -179,7 +172,7 @@ class Runner:
         size = len(self.covered.route_index) if self.covered.is_directed else count
         return [(step * count + k) % size for k in range(count)]
 
-    def _count(self, inputs: Any) -> tuple[int, int]:
+    def _count(self, given: list[Tensor]) -> tuple[int, int]:
         """Step and draw of this forward; one that checkpointing computes again has those it had.
 
         Such a forward ran under saved-tensor hooks or without gradients, and comes again with the
@@ -191,7 +184,6 @@ class Runner:
         weights = versions(self.covered.parameters())
         if weights != self._weights:
             self._weights, self._known = weights, {}
-        given = trees.tensors(inputs)
         pairs = zip(given, versions(given), strict=True)
         key = tuple((_address(tensor), tensor.shape, version) for tensor, version in pairs)
         number = self._known.get(key) or self.advance()
@@ -212,7 +204,7 @@ class Runner:
 
     def _check_meetings(self) -> None:
         """Refuses, or says, that layers which seemed to mix were not called as such."""
-        if self.checked:
+        if self._checked:
             return
         places = [site.place(part) for site in self.sites.values() for part in site.shapes]
         silent = [place for place in places if place not in self.current.met]
@@ -221,7 +213,7 @@ class Runner:
                 f"no covers met: the model does not call its layers that mix, {silent[:5]}, but "
                 "uses their weights in some other way. Take routing='directed'."
             )
-        self.checked = True
+        self._checked = True
         if 2 * len(silent) > len(places):
             warnings.warn(
                 f"covers met at {len(places) - len(silent)} layers of {len(places)}: not at "
@@ -240,6 +232,14 @@ class Runner:
 def versions(tensors: Iterable[Tensor]) -> list[int]:
     """How often each tensor was changed in place; inference tensors do not count it."""
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+def _watched(tensor: Tensor) -> Tensor:
+    """A copy that counts how often it is changed, also in inference mode."""
+    if not torch.is_inference_mode_enabled():
+        return tensor.clone()
+    with torch.inference_mode(False):
+        return tensor.detach().clone()
 
 
 def mark_until_backward(outputs: Iterable[Tensor]) -> list[bool]:

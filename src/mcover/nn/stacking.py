@@ -28,9 +28,8 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
     """Names of the parameters to lift; a module that is selected brings all it contains.
 
     Without a selection these are all that train. Names and globs are matched with the names of
-    modules and of parameters, a predicate is called with each module's name and the module. A
-    parameter with several names (tied) is listed once, and is lifted when any of its names is
-    selected.
+    modules and of parameters. A parameter with several names (tied) is listed once, and is lifted
+    when any of its names is selected.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> selected_parameters(model, "2")
@@ -52,11 +51,9 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
         found = {"the predicate": [name for name in everywhere if inside & {*_ancestors(name)}]}
     else:
         found = _matched("select", select, everywhere) or {"an empty list": []}
-    modules = [name for name, module in model.named_modules() if name and [*module.parameters()]]
-    modules += [name for name, _ in model.named_parameters(recurse=False)]
-    more = f" and {len(modules) - 40} more" if len(modules) > 40 else ""
-    names = _chosen("select", found, "parameters", ", ".join(modules[:40]) + more)
-    chosen = {id(everywhere[name]) for name in names}
+    known = [name for name, module in model.named_modules() if name and [*module.parameters()]]
+    known += [name for name, _ in model.named_parameters(recurse=False)]
+    chosen = {id(everywhere[name]) for name in _chosen("select", found, "parameters", known)}
     named = {name: value for name, value in model.named_parameters() if id(value) in chosen}
     for name, value in named.items():
         if not value.is_floating_point() and not value.is_complex():
@@ -72,29 +69,30 @@ def kept_buffers(model: nn.Module, buffers: str | Sequence[str] | None) -> list[
     names = [name for name, value in model.named_buffers() if value.layout == torch.strided]
     if buffers is None:
         return names
-    found = _matched("buffers", buffers, names)
-    chosen = _chosen("buffers", found, "buffer", ", ".join(names) or "none")
+    chosen = _chosen("buffers", _matched("buffers", buffers, names), "buffer", names or ["none"])
     return [name for name in names if name in chosen]
 
 
 def _matched(argument: str, given: Any, names: Iterable[str]) -> dict[str, list[str]]:
     """For each pattern the tensors whose name, or that of a module around them, it matches."""
     patterns = [given] if isinstance(given, str) else given
-    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) and p for p in patterns):
+    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
         raise McoverError(f"{argument} is {given!r}; write names or globs, e.g. ['head.*'].")
-    around = {name: [name, *_ancestors(name)] for name in names}
+    around = {name: [name, *_ancestors(name)[:-1]] for name in names}
     return {
         repr(p): [name for name, of in around.items() if any(fnmatchcase(n, p) for n in of)]
         for p in patterns
     }
 
 
-def _chosen(argument: str, found: dict[str, list[str]], what: str, available: str) -> set[str]:
+def _chosen(argument: str, found: dict[str, list[str]], what: str, known: list[str]) -> set[str]:
     """All that was found; refuses patterns that match nothing."""
     lost = [pattern for pattern, names in found.items() if not names]
     if lost:
+        more = f" and {len(known) - 40} more" if len(known) > 40 else ""
         raise McoverError(
-            f"{argument}: {', '.join(lost)} matches no {what}. Available: {available}."
+            f"{argument}: {', '.join(lost)} matches no {what}. "
+            f"Available: {', '.join(known[:40])}{more}."
         )
     return set().union(*found.values())
 

@@ -41,8 +41,13 @@ def check_covers_first(tree: Any, covers: int, what: str, otherwise: str) -> Non
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """The same tree in new containers, with ``function(tensor)`` in the place of each tensor."""
-    return merge(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+    """The same tree in new containers, with ``function(tensor)`` in the place of each tensor.
+
+    A tensor that occurs twice is mapped once: layers may ask whether their inputs are the same.
+    """
+    made = {id(tensor): tensor for tensor in tensors(tree)}
+    made = {key: function(tensor) for key, tensor in made.items()}
+    return merge(lambda leaf: made[id(leaf)] if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def merge(join: Callable[..., Any], *trees: Any) -> Any:

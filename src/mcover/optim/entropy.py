@@ -1,7 +1,5 @@
 """Entropy-SGD: descent on the local entropy, by a short Langevin walk around the weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +13,8 @@ from torch.optim.optimizer import ParamsT
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.coupled import Group, check_number, own_groups
+from mcover.optim.replicas import Group, check_number, own_groups
 from mcover.seeds import Seed, seed_sequence
-
-_COMMON = ("inner_steps", "seed")  # options that all groups have in common
 
 
 class EntropySGD(Optimizer):
@@ -45,15 +41,15 @@ class EntropySGD(Optimizer):
     Args:
         params: any parameters, or parameter groups.
         lr: η.
+        momentum: of the walk, on gradients of f alone; each walk begins at rest.
+        nesterov: whether it is Nesterov's.
+        weight_decay: adds weight_decay · x' to the gradients of f.
         inner_lr: η'.
         inner_steps: L, the same for all groups: one step costs L evaluations of the closure.
         scope: γ_0.
         scoping: by what share γ grows in each step.
         noise: ε.
         average: what μ keeps of itself.
-        momentum: of the walk, on gradients of f alone; each walk begins at rest.
-        nesterov: whether it is Nesterov's.
-        weight_decay: adds weight_decay · x' to the gradients of f.
         seed: of the noise; the walk of step t has a stream of its own, so that a training which
             goes on from a checkpoint sees the same noise.
     """
@@ -88,7 +84,7 @@ class EntropySGD(Optimizer):
         for name, default in self.defaults.items():
             param_group.setdefault(name, default)
         _check(param_group)
-        for name in _COMMON:
+        for name in ("inner_steps", "seed"):
             common = (self.param_groups[0] if self.param_groups else self.defaults)[name]
             if param_group[name] != common:
                 raise McoverError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcover.lab.figures.style import COLOURS, LINE, POINT
-from mcover.lab.studies.cells import find_kind
+from mcover.lab.studies.rows import KINDS
 from mcover.lab.studies.summary import Point, Summary
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _CURVE: Any = {"markersize": 3.5, "linewidth": 1.1, "elinewidth": 0.9, "capsize"
 _MEAN: Any = {"color": "0.1", "marker": "|", "markersize": 8, "capsize": 2, "linewidth": 1.1}
 _PUBLISHED: Any = {"marker": "s", "markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
 _PUBLISHED |= {"elinewidth": 0.7, "capsize": 2, "zorder": 3}
+_PAPER = "paper, Table 1"
 _FONT: Any = {"font.size": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
 _FONT |= {"legend.fontsize": 7, "axes.titlesize": 8, "figure.titlesize": 8, "pdf.fonttype": 42}
 
@@ -129,8 +130,8 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
             if known := point.cell.published:
                 mark = _mark(axes, point.cell.x, known.value, colour, yerr=known.half_width)
                 _push(axes, mark, beside + _APART * len(there))
-    for where in {one.cell.published.where for one in points if one.cell.published is not None}:
-        _mark(axes, np.nan, np.nan, "0.3", label=f"paper, {where}", yerr=np.nan)
+    if any(one.cell.published for one in points):
+        _mark(axes, np.nan, np.nan, "0.3", label=_PAPER, yerr=np.nan)
     axes.set_xscale("log" if summary.study.x_log else "linear")
     ticks = sorted({point.cell.x for point in points if point.cell.x is not None})
     if not growth and len(ticks) <= 9:  # what was swept, not round numbers or powers of ten
@@ -158,7 +159,7 @@ def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> Transform:
 
 
 def _axis(points: Sequence[Point]) -> str:
-    return find_kind(points[0].cell.kind).axis.replace("ε_g", r"$\epsilon_g$")
+    return KINDS[points[0].cell.kind].axis.replace("ε_g", r"$\epsilon_g$")
 
 
 def _curve(points: Sequence[Point]) -> Any:
@@ -181,11 +182,8 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
             _name(axes, at, value.value, at)
         if point.cell.published is not None:
             known = point.cell.published
-            label = f"paper, {known.where}"
-            how: Any = {"label": label, "xerr": known.half_width}
-            if label in axes.get_legend_handles_labels()[1]:
-                how["label"] = None
-            _mark(axes, known.value, at + 0.38, "0.1", **how)
+            label = None if _PAPER in axes.get_legend_handles_labels()[1] else _PAPER
+            _mark(axes, known.value, at + 0.38, "0.1", label=label, xerr=known.half_width)
     axes.set_yticks(range(len(points)), [point.cell.line for point in points])
     axes.set_ylim(len(points) - 0.4, -0.6)
     axes.set_xlabel(_axis(points))

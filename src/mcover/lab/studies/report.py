@@ -16,9 +16,8 @@ from mcover.files import write_atomic
 from mcover.lab.figures.studies import counted, panel_figure
 from mcover.lab.figures.style import inline_svg
 from mcover.lab.studies.catalogue import STUDIES
-from mcover.lab.studies.cells import PERCEPTRON
 from mcover.lab.studies.rows import Row, by_key, origin
-from mcover.lab.studies.study import SCALES, Plan, Rows, Scale, Study
+from mcover.lab.studies.study import PERCEPTRON, SCALES, Plan, Rows, Scale, Study
 from mcover.lab.studies.summary import NOTHING, Point, Summary, Table, summarize, text
 
 Progress = Callable[[float, str], None]
@@ -31,24 +30,18 @@ def write_report(
     rows: Sequence[Row],
     path: str | Path,
     scale: Scale | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda share, text: None,
 ) -> Path:
-    """Writes the page; it needs no other file and asks for nothing from the network.
+    """Writes the page of all rows of a store; it needs no other file and nothing of the network.
 
-    Args:
-        rows: all rows of a store.
-        path: where to write.
-        scale: show this scale only; otherwise each study at the largest scale that is half done,
-            or failing that at the one that is furthest.
-        progress: is told the share that is done, and the study it is at.
+    Each study is shown at the scale that is asked for, or at the largest one that is half done, or
+    failing that at the one that is furthest.
     """
     target = writable(path)
     have = by_key(rows)
-    sections = []
-    missing = []
+    sections, missing = [], []
     for number, study in enumerate(STUDIES.values()):
-        if progress is not None:
-            progress(number / len(STUDIES), f"report: {study.name}")
+        progress(number / len(STUDIES), f"report: {study.name}")
         if (furthest := _furthest(study, have, scale)) is None:
             missing.append(study)
         else:
@@ -123,9 +116,9 @@ def _beside(summaries: Sequence[Summary]) -> Table:
         # Panels of perceptrons are named by what is swept.
         model = PERCEPTRON if point.cell.kind == "perceptron" else point.cell.panel
         name = f"{model}: {point.cell.series}"
-        paper, ours = (str(known), known.where), (text(value, point.metric.spec), str(value.n))
-        lines.setdefault(name, (name, *paper, *ours, summary.study.name, verdict))
-    header = ("method", "paper", "where", "ours [95 % interval]", "n", "study", "intervals")
+        ours = (text(value, point.metric.spec), str(value.n))
+        lines.setdefault(name, (name, str(known), *ours, summary.study.name, verdict))
+    header = ("method", "paper, Table 1", "ours [95 % interval]", "n", "study", "intervals")
     return Table("Ours and the paper's", header, tuple(lines.values()))
 
 

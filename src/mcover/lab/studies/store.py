@@ -7,29 +7,28 @@ noticed: a damaged row is named and the others stay readable, but nothing is wri
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import sqlite3
-import struct
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Key
-from mcover.lab.studies.rows import Row, by_key, from_text, to_text, write_csv
+from mcover.lab.studies.rows import Key, Row, canonical, checked
 
 DEFAULT = Path("out/studies.sqlite")
 LEASE_SECONDS = 120.0
 
 _BUSY_SECONDS = 20.0
 _APPLICATION, _VERSION = 0x6D636F76, 2  # "mcov"
-_HEADER = 100
 _TABLES = {
     "trials": """CREATE TABLE trials (
     config TEXT NOT NULL, seed INTEGER NOT NULL, row TEXT NOT NULL, digest TEXT NOT NULL,
@@ -61,17 +60,16 @@ class Store:
         self.path = Path(path)
         self._owner, self._host = uuid.uuid4().hex, socket.gethostname()
         self._claimed = False
-        self._parsed: dict[str, Row] = {}  # by digest: rows do not change
         with self._explained("opened"):
-            if create:
+            if not os.path.lexists(self.path):
+                if not create:
+                    raise McoverError(
+                        f"there is no store {self.path}; 'mcover study run NAME' makes one, or "
+                        "write --store FILE."
+                    )
                 _create(self.path)
-            elif not os.path.lexists(self.path):
-                raise McoverError(
-                    f"there is no store {self.path}; 'mcover study run NAME' makes one, or write "
-                    "--store FILE."
-                )
-            _check_header(self.path)
-            self._file = _identity(self.path)
+            if not self.path.is_file():  # a pipe would block
+                raise self._foreign("is not a file")
             self._connection = _connect(self.path, create)
         try:
             self.damage = self._inspect()
@@ -88,10 +86,9 @@ class Store:
     def close(self) -> None:
         """Gives up what is claimed and closes the file."""
         try:
-            if self._claimed:  # claims run out by themselves: not worth an error or a wait
-                self._connection.execute("PRAGMA busy_timeout = 500")
-                with suppress(McoverError), self._writing() as write:
-                    write.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
+            self._connection.execute("PRAGMA busy_timeout = 500")
+            with suppress(McoverError):  # claims run out by themselves: not worth an error
+                self.release()
         finally:
             self._connection.close()
 
@@ -101,35 +98,30 @@ class Store:
         Returns how many were new. ``strict`` refuses rows that contradict those that are there.
         """
         new = 0
-        given = by_key(rows)
-        with self._writing(given.values()) as write:
-            for row in given.values():
+        with self._writing() as write:
+            for row in rows:
+                text = canonical(asdict(row))
                 try:
-                    text = to_text(row)
-                    from_text(text)
+                    checked(json.loads(text))
                 except ValueError as error:
                     raise McoverError(f"{row}: {error}; it was not kept.") from error
                 there = write.execute(f"SELECT row FROM trials {_WHERE}", row.key).fetchone()
                 if there is None:
                     new += 1
-                    digest = _digest(*row.key, text)
-                    write.execute(
-                        "INSERT INTO trials VALUES (?, ?, ?, ?)", (*row.key, text, digest)
-                    )
+                    values = (*row.key, text, digest := _digest(*row.key, text))
+                    write.execute("INSERT INTO trials VALUES (?, ?, ?, ?)", values)
                     self._count(digest)
-                elif strict and not from_text(there[0]).agrees(row):
+                elif strict and not (known := checked(json.loads(there[0]))).agrees(row):
                     raise McoverError(
-                        f"{self.path} has another outcome of a trial:\n{from_text(there[0])}\n{row}"
-                        "\nNothing was imported: remove one of them, or import to another --store."
+                        f"{self.path} has another outcome of a trial:\n{known}\n{row}\nNothing was "
+                        "imported: remove one of them, or import to another --store."
                     )
                 write.execute(f"DELETE FROM claims {_WHERE}", row.key)
         return new
 
     def rows(self, configs: Iterable[str] | None = None) -> list[Row]:
         """All rows that can be trusted, or those of some configs, by config and seed."""
-        found = [row for row in self._read() if isinstance(row, Row)]
-        wanted = {row.config for row in found} if configs is None else set(configs)
-        return [row for row in found if row.config in wanted]
+        return [row for row in self._read(configs) if isinstance(row, Row)]
 
     def forget_failed(self, configs: Iterable[str]) -> int:
         """Removes failed rows, so that they run again; returns how many."""
@@ -137,7 +129,7 @@ class Store:
         with self._writing() as write:
             for row in failed:
                 write.execute(f"DELETE FROM trials {_WHERE}", row.key)
-                self._count(_digest(*row.key, to_text(row)))
+                self._count(_digest(*row.key, canonical(asdict(row))))
         return len(failed)
 
     def claim(self, key: Key) -> Literal["ours", "done", "taken"]:
@@ -159,11 +151,11 @@ class Store:
             until = time.time() + LEASE_SECONDS
             write.execute("UPDATE claims SET until = ? WHERE owner = ?", (until, self._owner))
 
-    def release(self, keys: Iterable[Key]) -> None:
-        """Gives up claims, for whoever comes next."""
-        with self._writing() as write:
-            for key in keys:
-                write.execute(f"DELETE FROM claims {_WHERE} AND owner = ?", (*key, self._owner))
+    def release(self) -> None:
+        """Gives up what this run has claimed, for whoever comes next."""
+        if self._claimed:
+            with self._writing() as write:
+                write.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
 
     def _is_held(self, owner: Any, host: Any, pid: Any, until: Any) -> bool:
         """Whether another run has a claim that counts."""
@@ -174,28 +166,37 @@ class Store:
             return False
         return host != self._host or (isinstance(pid, int) and _goes_on(pid))
 
-    def _checked(self, config: Any, seed: Any, text: Any, digest: Any) -> Row | str:
-        """A row, or what is wrong with it: its content must be what was written under its key."""
-        name = f"row {config!r} seed {seed!r}"
-        if not isinstance(text, str) or _digest(config, seed, text) != digest:
-            return f"{name} is not as it was written"
-        if digest not in self._parsed:
-            try:
-                self._parsed[digest] = from_text(text)
-            except ValueError as error:
-                return f"{name}: {error}"
-        return self._parsed[digest]
-
-    def _read(self) -> list[Row | str]:
-        """Every row, or what is wrong with it."""
+    def _read(self, configs: Iterable[str] | None = None) -> list[Row | str]:
+        """Every row, or what is wrong with it: its content must be what was put under its key."""
+        found: list[Row | str] = []
+        some = "" if configs is None else "WHERE config IN (SELECT value FROM json_each(?))"
+        given = () if configs is None else (json.dumps(list(configs)),)
         with self._explained("read"):
-            found = self._connection.execute("SELECT * FROM trials ORDER BY config, seed")
-            return [self._checked(*values) for values in found]
+            query = f"SELECT * FROM trials {some} ORDER BY config, seed"
+            for config, seed, text, digest in self._connection.execute(query, given):
+                name = f"row {config!r} seed {seed!r}"
+                if not isinstance(text, str) or _digest(config, seed, text) != digest:
+                    found.append(f"{name} is not as it was written")
+                    continue
+                try:
+                    found.append(checked(json.loads(text)))
+                except ValueError as error:
+                    found.append(f"{name}: {error}")
+        return found
 
     def _inspect(self) -> tuple[str, ...]:
-        """Refuses a file whose structure is damaged; names the rows that are."""
+        """Refuses a file that is no store or whose structure is damaged; names damaged rows."""
         read = self._connection.execute
         with self._explained("read"):
+            (application,) = read("PRAGMA application_id").fetchone()
+            (version,) = read("PRAGMA user_version").fetchone()
+            if application != _APPLICATION:
+                raise self._foreign("is a database of another program")
+            if version != _VERSION:
+                raise self._foreign(
+                    f"has layout {version}, this mcover reads layout {_VERSION}",
+                    "Use the mcover that wrote it: 'mcover study export', then import here.",
+                )
             (health,) = read("PRAGMA quick_check(1)").fetchone()
             if health != "ok":
                 raise self._damaged(health)
@@ -218,34 +219,19 @@ class Store:
         self._connection.execute("UPDATE total SET digest = ?", (_sum((before, digest)),))
 
     @contextmanager
-    def _writing(self, rows: Iterable[Row] = ()) -> Iterator[sqlite3.Connection]:
+    def _writing(self) -> Iterator[sqlite3.Connection]:
         if self.damage:
             raise self._damaged("; ".join(self.damage))
         with self._explained("written"):
-            self._require_file(rows)
             # IMMEDIATE takes the write lock at the start, so that what was read stays true.
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
-                self._require_file(rows)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-
-    def _require_file(self, rows: Iterable[Row]) -> None:
-        """Notices that the file was deleted or replaced under this run, and saves its rows."""
-        if _identity(self.path) == self._file:
-            return
-        kept = by_key(self.rows()) | by_key(rows)
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        rescue = self.path.with_name(f"{self.path.stem}-rescued-{stamp}-{os.getpid()}.csv")
-        count = write_csv(kept.values(), rescue)
-        raise McoverError(
-            f"{self.path} was deleted or replaced while it was in use; its {count} rows are kept "
-            f"in {rescue}. Bring them back with 'mcover study import --csv {rescue}'."
-        )
 
     @contextmanager
     def _explained(self, verb: str) -> Iterator[None]:
@@ -272,15 +258,12 @@ class Store:
             "back a copy, or save the rows that can be read with 'mcover study export'."
         )
 
+    def _foreign(self, odd: str, remedy: str = "Write another --store.") -> McoverError:
+        return McoverError(f"{self.path} {odd}; it was left as it is. {remedy}")
+
 
 def _create(path: Path) -> None:
-    """Makes an empty store, whole or not at all, unless there is one or another run makes one."""
-    for draft in path.parent.glob(f".{path.name}.*.new"):  # of a creation that was killed
-        pid = draft.name.split(".")[-2]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            draft.unlink(missing_ok=True)
-    if os.path.lexists(path):
-        return
+    """Makes an empty store, whole or not at all, unless another run is quicker."""
     memory = sqlite3.connect(":memory:")
     memory.executescript(
         ";".join(_TABLES.values())
@@ -290,14 +273,14 @@ def _create(path: Path) -> None:
     image = memory.serialize()
     memory.close()
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.{os.getpid()}.new")
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
     try:
         with draft.open("xb") as file:
             file.write(image)
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(draft, path)
+            os.link(draft, path)  # which, unlike a rename, never replaces a store
         except FileExistsError:
             pass
         except OSError:  # a file system without links
@@ -307,38 +290,13 @@ def _create(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _check_header(path: Path) -> None:
-    """Refuses what is no store of this layout, without SQLite and without writing."""
-    is_file = path.is_file()  # a pipe would block
-    header = b""
-    if is_file:
-        with path.open("rb") as file:
-            header = file.read(_HEADER)
-    is_database = len(header) == _HEADER and header.startswith(b"SQLite format 3\0")
-    version, _, application = struct.unpack_from(">III", header, 60) if is_database else (0, 0, 0)
-    remedy = "Write another --store."
-    if not is_file:
-        odd = "is not a file"
-    elif not is_database:
-        odd = "is not a store of studies (no SQLite file)"
-    elif application != _APPLICATION:
-        odd = "is a database of another program"
-    elif version != _VERSION:
-        odd = f"has layout {version}, this mcover reads layout {_VERSION}"
-        remedy = "Use the mcover that wrote it: 'mcover study export', then import here."
-    else:
-        return
-    raise McoverError(f"{path} {odd}; it was left as it is. {remedy}")
-
-
 def _connect(path: Path, writable: bool) -> sqlite3.Connection:
     # A journal may be that of a run that was killed, and has to be undone before anything is read.
     mode = "rw" if writable or Path(f"{path}-journal").exists() else "ro"
     name = f"{path.resolve().as_uri()}?mode={mode}"
     connection = sqlite3.connect(name, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
     connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-    if writable:
-        connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA synchronous = FULL")
     return connection
 
 
@@ -350,13 +308,6 @@ def _goes_on(pid: int) -> bool:
         return False
     except psutil.AccessDenied:
         return True
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    with suppress(OSError):
-        found = path.stat()
-        return found.st_dev, found.st_ino
-    return None
 
 
 def _digest(config: Any, seed: Any, text: str) -> str:

@@ -1,4 +1,7 @@
-"""A study: a table or figure of the paper as a frozen value, and what of it is still to run."""
+"""A study: a table or figure of the paper as a frozen value, and what of it is still to run.
+
+It is made of cells, each a way to compute that is repeated with many seeds.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,98 @@ import numpy as np
 
 from mcover.checks import choice, whole
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Cell, Key, Plain, config_of
-from mcover.lab.studies.rows import Row
+from mcover.lab.studies.rows import Key, Plain, Row, Trial, config_of
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
-
+PERCEPTRON, COMMITTEE, MLP = "perceptron", "committee machine", "MLP"
 Rows = Mapping[Key, Row]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A value of Table 1 of the paper (arXiv:2605.09256), "mean ± CI"."""
+
+    value: float
+    half_width: float
+    trials: int | None = None
+
+    def __str__(self) -> str:
+        digits = 4 if self.value < 0.05 or self.half_width > 0.002 else 3
+        n = f" (n = {self.trials})" if self.trials else ""
+        return f"{self.value:.{digits}f} ± {self.half_width:.{digits}f}{n}"
+
+
+# The paper's only numbers, by panel and series: its figures carry no table.
+PUBLISHED: dict[tuple[str, str], Published] = {
+    (PERCEPTRON, "vanilla"): Published(0.1936, 0.0113, 20),
+    (PERCEPTRON, "RSA M=3"): Published(0.0539, 0.0329, 20),
+    (PERCEPTRON, "M-cover M=3"): Published(0.0420, 0.0319, 20),
+    (COMMITTEE, "vanilla"): Published(0.076, 0.002),
+    (COMMITTEE, "rSGD M=4"): Published(0.071, 0.001),
+    (COMMITTEE, "M-cover M=4"): Published(0.062, 0.001),
+    (MLP, "vanilla"): Published(0.0173, 0.001),
+    (MLP, "M-cover M=5"): Published(0.0167, 0.001),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One way to compute, and where its outcome belongs in the picture of a study.
+
+    Two cells of equal trials are the same computation, whatever they are called and in whichever
+    study they are: they share their rows.
+    """
+
+    trial: Trial
+    series: str
+    """Method or line it belongs to."""
+    panel: str = ""
+    x: float | None = None
+    """Place on the axis, for studies that sweep something."""
+    trials: int = 1
+    """Seeds 0 … trials − 1; a seed gives the same instance to every cell."""
+    choices: Mapping[str, Trial] = field(default_factory=dict)
+    """Candidates by label: where given, the trial is that of the one that wins (`Choosing`)."""
+    chosen: str = ""
+    """Label of the candidate that won."""
+    published: Published | None = None
+    """What the paper states for this very computation."""
+
+    @property
+    def kind(self) -> str:
+        return self.trial.kind
+
+    @property
+    def label(self) -> str:
+        """Unique within a study and scale."""
+        return f"{self.panel + ': ' if self.panel else ''}{self.line}"
+
+    @property
+    def line(self) -> str:
+        """Unique within its panel."""
+        return self.series if self.x is None else f"{self.series} at {self.x:g}"
+
+    @cached_property
+    def config(self) -> str:
+        """Hash of the trial."""
+        return config_of(self.trial)
+
+
+Cells = tuple[Cell, ...]
 Pending = tuple[Cell, int]
 """A cell and a seed: one run of its trial."""
+
+
+def panel_cells(
+    lines: Mapping[str, Trial], panel: str, trials: int, beside_paper: bool = False
+) -> Cells:
+    """A cell for each line of a panel, perhaps beside what the paper states for it."""
+    known = PUBLISHED if beside_paper else {}
+    return tuple(
+        Cell(trial, series, panel, trials=trials, published=known.get((panel, series)))
+        for series, trial in lines.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -41,42 +127,34 @@ class Choosing:
 
 @dataclass(frozen=True)
 class Study:
-    """One table or figure.
-
-    Attributes:
-        name: as the command line has it.
-        title: one line.
-        source: what of the paper it is.
-        about: what is computed, and where that departs from the paper.
-        cells: the cells of each scale.
-        contrasts: series that are compared wherever they are: the first minus each of the others.
-        picture: the form of its figure.
-        x_label: what is swept.
-        x_log: whether the axis is logarithmic.
-        choosing: where cells have candidates, how they are chosen, by scale.
-        growth: for a study of costs: the paper's formula of each (panel, series), in words and as
-            a function of what is swept.
-    """
+    """One table or figure."""
 
     name: str
+    """As the command line has it."""
     title: str
     source: str
+    """What of the paper it is."""
     about: str
-    cells: Mapping[Scale, tuple[Cell, ...]]
+    """What is computed, and where that departs from the paper."""
+    cells: Mapping[Scale, Cells]
     contrasts: tuple[tuple[str, ...], ...] = ()
+    """Series that are compared wherever they are: the first minus each of the others."""
     picture: Literal["lines", "outcomes", "growth"] = "lines"
     x_label: str = ""
+    """What is swept."""
     x_log: bool = False
     choosing: Mapping[Scale, Choosing] = field(default_factory=dict)
+    """How candidates are chosen, where cells have them."""
     growth: Mapping[tuple[str, str], tuple[str, Callable[[float], float]]] = field(
         default_factory=dict
     )
+    """Of costs: the paper's formula of each (panel, series), in words and as a function of x."""
 
     def plan(self, scale: Scale, trials: int | None = None, only: str = "") -> Plan:
         """What to run at a scale, perhaps with another number of trials or only some cells."""
         return Plan(self.at(scale, trials, only), self.choosing.get(scale, Choosing()))
 
-    def at(self, scale: Scale, trials: int | None = None, only: str = "") -> tuple[Cell, ...]:
+    def at(self, scale: Scale, trials: int | None = None, only: str = "") -> Cells:
         """The cells of a scale, with another number of trials or only those named so."""
         cells = self.cells[choice("scale", scale, SCALES)]
         if trials is not None:
@@ -91,9 +169,7 @@ class Study:
         return cells
 
 
-def at_scales(
-    make: Callable[..., tuple[Cell, ...]], **given: tuple[Any, ...]
-) -> dict[Scale, tuple[Cell, ...]]:
+def at_scales(make: Callable[..., Cells], **given: tuple[Any, ...]) -> dict[Scale, Cells]:
     """The cells of each scale, made of its name and of what is given for it."""
     return {scale: make(scale, *given[scale]) for scale in SCALES}
 
@@ -102,7 +178,7 @@ def at_scales(
 class Plan:
     """Cells to fill, and how strengths are chosen where a cell has candidates."""
 
-    cells: tuple[Cell, ...]
+    cells: Cells
     choosing: Choosing = Choosing()
 
     def configs(self) -> set[str]:
@@ -130,9 +206,10 @@ class Plan:
 
     def progress(self, rows: Rows) -> tuple[int, int]:
         """Runs that are there, and runs in all, also those that cannot be named yet."""
-        named, missing = self.pending(rows), self.missing(rows)
+        named = self.pending(rows)
         unnamed = sum(cell.trials for cell in self.cells if self.resolve(cell, rows) is None)
-        return len(named) - len(missing), len(named) + unnamed
+        done = sum((cell.config, seed) in rows for cell, seed in named)
+        return done, len(named) + unnamed
 
     def resolve(self, cell: Cell, rows: Rows) -> Cell | None:
         """The cell with its trial chosen; None while candidates are missing.

@@ -12,9 +12,8 @@ import numpy as np
 
 from mcover import statistics
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import Cell, Metric, find_kind
-from mcover.lab.studies.rows import Row
-from mcover.lab.studies.study import Plan, Rows, Scale, Study
+from mcover.lab.studies.rows import KINDS, Metric, Row
+from mcover.lab.studies.study import Cell, Plan, Rows, Scale, Study
 from mcover.statistics import Comparison, Estimate
 
 NOTHING = "–"
@@ -74,7 +73,7 @@ class Point:
 
     @property
     def metric(self) -> Metric:
-        return find_kind(self.cell.kind).metrics[0]
+        return KINDS[self.cell.kind].metrics[0]
 
     @property
     def value(self) -> Estimate | None:
@@ -91,30 +90,22 @@ class Point:
         """In the order of the kind's metrics; empty without rows."""
         return {
             metric: _estimate(metric, self.rows)
-            for metric in find_kind(self.cell.kind).metrics
+            for metric in KINDS[self.cell.kind].metrics
             if self.rows and all(metric.outcome in row.outcome for row in self.rows)
         }
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A study at one scale, as far as its rows go.
-
-    Attributes:
-        study: what was computed.
-        scale: how large.
-        points: its cells, in their order.
-        measured: a table for each panel that has trials, a line for each cell.
-        further: how the cells came about and what they say together, where there is any of it.
-        done: trials that are there.
-        total: trials in all.
-    """
+    """A study at one scale, as far as its rows go."""
 
     study: Study
     scale: Scale
     points: tuple[Point, ...]
     measured: tuple[Table, ...]
+    """For each panel that has trials, a line for each cell."""
     further: tuple[Table, ...]
+    """How the cells came about and what they say together."""
     done: int
     total: int
 
@@ -138,10 +129,9 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
     found: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows.values(), key=lambda row: row.seed):
         found.setdefault((row.config, row.status), []).append(row)
-    resolved = [plan.resolve(cell, rows) or cell for cell in plan.cells]
     points = tuple(
         Point(cell, *(tuple(found.get((cell.config, how), ())) for how in ("done", "failed")))
-        for cell in resolved
+        for cell in (plan.resolve(cell, rows) or cell for cell in plan.cells)
     )
     there = _panels(point for point in points if point.rows or point.failures)
     measured = tuple(_measured(study, panel, some) for panel, some in there.items())
@@ -194,7 +184,7 @@ def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
     brief = any(point.x for point in points)
     metrics: dict[str, Metric] = {}
     for point in points:
-        for metric in find_kind(point.cell.kind).metrics:
+        for metric in KINDS[point.cell.kind].metrics:
             if not brief or metric == point.metric or metric.how == "fraction":
                 metrics.setdefault(metric.label, metric)
     picked = any(point.cell.choices for point in points)

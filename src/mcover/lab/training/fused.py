@@ -1,10 +1,9 @@
-"""Loss and gradient of all virtual machines of a step at once, without autograd.
+"""Loss and gradient of all virtual committee machines of a step at once, without autograd.
 
-A lift with S destinations makes V = M·S virtual machines of K·N weights each. They are gathered
-into one matrix, multiplied with the batch in one product, go through the surrogate together, and
-their errors come back in a second product and along the inverse routes. One machine, or M machines
-side by side, are the same with nothing to gather. Equation by equation it is what the general
-directed lift computes, which is its oracle.
+The M·S virtual machines of a lift with S destinations are gathered into one matrix, multiplied with
+the batch in one product and go through the surrogate together; their errors come back in a second
+product and along the inverse routes. One machine, or M side by side, have nothing to gather. The
+general directed lift computes the same, and is the oracle.
 """
 
 from __future__ import annotations

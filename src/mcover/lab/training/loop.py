@@ -7,22 +7,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim.swa_utils import update_bn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from mcover import checks
 from mcover.errors import McoverError
 from mcover.lab.data import Dataset
 from mcover.lab.models import seeded
-from mcover.lab.training.methods import Mover
-from mcover.lab.training.objectives import objective_of
-from mcover.lab.training.options import PLAIN, Method, Training, check_method
+from mcover.lab.training import options
+from mcover.lab.training.objectives import covers_of, is_covered, objective_of
+from mcover.lab.training.options import EMA, RSGD, SAM, SWA, Elastic, Entropy, Method, Training
+from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD
 from mcover.seeds import Seed, seed_sequence
 
 Stopped = Literal["epochs", "loss", "errors", "interrupt"]
@@ -84,7 +85,7 @@ def fit(
     model: nn.Module,
     data: Dataset,
     training: Training = _PAPER,
-    method: Method = PLAIN,
+    method: Method = options.PLAIN,
     *,
     seed: Seed = 0,
     progress: Callable[[Status], None] | None = None,
@@ -107,7 +108,7 @@ def fit(
     checks.instance("model", model, nn.Module, "a torch.nn.Module")
     checks.instance("data", data, Dataset, "a data set, e.g. mcover.lab.data.load('digits')")
     checks.instance("training", training, Training, "Training(epochs=40)")
-    loop = _Loop(model, data, training, check_method(method), seed, progress)
+    loop = _Loop(model, data, training, options.check_method(method), seed, progress)
     with seeded(loop.torch_seed, loop.device):
         try:
             loop.run()
@@ -135,17 +136,23 @@ class _Loop:
             raise McoverError("the model has no parameters to train; set requires_grad on some.")
         if not len(data.train_labels) or not len(data.test_labels):
             raise McoverError(f"{data.name} has no training or no test images; give some of each.")
-        self.model, self.training, self.progress = model, training, progress
+        _check_covers(model, method)
+        self.model, self.training, self.method, self.progress = model, training, method, progress
         self.objective = objective_of(model)
         self.device = self.parameters[0].device
         self.images, self.labels = self.objective.tensors(data.train_images, data.train_labels)
         self.test = self.objective.tensors(data.test_images, data.test_labels)
         self.torch_seed, order, noise, walk = seed_sequence(seed).spawn(4)
         self.noise = _generator(noise, self.device)
-        self.total = training.epochs * -(-len(self.labels) // training.batch)
-        self.mover = Mover(model, training, method, self.total, walk)
-        each = self.objective.covers if self.mover.each else None
-        self.batches = Batches(self.images, self.labels, training.batch, order, each)
+        self.each = isinstance(method, RSGD | Elastic)  # every cover has batches of its own
+        covers = self.objective.covers if self.each else None
+        self.batches = Batches(self.images, self.labels, training.batch, order, covers)
+        self.total = training.epochs * self.batches.length
+        self.optimizer = self.make_optimizer(walk)
+        self.average: AveragedModel | None = None
+        if isinstance(method, EMA):
+            decay = get_ema_multi_avg_fn(method.decay)
+            self.average = AveragedModel(model, multi_avg_fn=decay)
         self.stopped: Stopped = "epochs"
         self.epochs = self.gradients = self.steps_since = 0
         self.loss = torch.zeros((), device=self.device)
@@ -153,6 +160,33 @@ class _Loop:
         self.rows: list[dict[str, Any]] = []
         self.single = model
         self._shown = time.monotonic()
+
+    def make_optimizer(self, seed: SeedSequence) -> Any:
+        given, method, parameters = self.training, self.method, self.parameters
+        common: dict[str, Any] = {
+            "lr": given.lr,
+            "momentum": given.momentum,
+            "nesterov": given.momentum > 0,
+            "weight_decay": given.weight_decay,
+        }
+        match method:
+            case RSGD(coupling=coupling, growth=growth):
+                common |= {"coupling": coupling, "growth": growth, "steps": self.total}
+                return ReplicatedSGD(_groups(self.model, parameters), **common)
+            case Elastic(coupling=coupling, period=period):
+                common |= {"coupling": coupling, "period": period}
+                return ElasticSGD(_groups(self.model, parameters), **common)
+            case Entropy():
+                common |= {"lr": method.outer_lr, "inner_lr": given.lr, "seed": seed}
+                common |= {"scope": method.scope, "scoping": method.scoping}
+                common |= {"noise": method.langevin, "inner_steps": method.inner_steps}
+                return EntropySGD(parameters, **common)
+            case SAM(rho):
+                options.require("pytorch_optimizer", "SAM", "rivals")
+                import pytorch_optimizer
+
+                return pytorch_optimizer.SAM(parameters, torch.optim.SGD, rho=rho, **common)
+        return torch.optim.SGD(parameters, **common)
 
     def run(self) -> None:
         self.model.train()
@@ -162,7 +196,7 @@ class _Loop:
             self.show(self.step())
             before, self.epochs = self.epochs, self.batches.taken // self.batches.length
             if self.epochs > before:
-                self.mover.end_epoch(self.epochs)
+                self.end_epoch()
                 over = self.over()
             over = over or self.batches.taken >= self.total
             self.seconds += time.perf_counter() - begin
@@ -170,33 +204,71 @@ class _Loop:
                 self.evaluate()
 
     def step(self) -> Tensor:
-        """One step of the method; returns the loss per cover."""
-        loss = self.mover.step(self.fresh, self.again)
+        """Moves the weights once, as the method does; returns the loss per cover before."""
+        match self.method:
+            case RSGD(covers=covers):
+                # The coupling takes its scale from the loss summed over the covers.
+                loss: Tensor = self.optimizer.step(lambda: self.fresh() * covers) / covers
+            case Entropy():  # as many batches as the walk has gradients
+                loss = self.optimizer.step(self.fresh)
+            case SAM():
+                loss = self.fresh()
+                try:
+                    self.optimizer.step(self.again)
+                except BaseException:
+                    with torch.no_grad():  # an interrupt must not leave the weights uphill
+                        for weight, state in self.optimizer.state.items():
+                            if "old_p" in state:
+                                weight.copy_(state.pop("old_p"))
+                    raise
+            case _:
+                loss = self.fresh()
+                self.optimizer.step()
+        if isinstance(self.method, EMA) and self.average is not None:
+            self.average.update_parameters(self.model)
         self.objective.settle()
         self.loss += loss
         self.steps_since += 1
         return loss
 
     def fresh(self) -> Tensor:
-        """Gradients on the next batch."""
+        """Puts gradients on the next batch in place; returns the loss per cover."""
         if self.batches.taken % self.batches.length == 0:
             self.objective.begin(self.batches.taken // self.batches.length)
-        self.batches.next()
+        self.batch = self.batches.next()
         return self.again()
 
     def again(self) -> Tensor:
-        """Gradients on the same batch."""
+        """The same on the batch of before."""
         with _noisy(self.parameters, self.training.weight_noise, self.noise):
-            loss = self.objective.gradient(*self.batches.now, self.mover.each)
+            loss = self.objective.gradient(*self.batch, self.each)
         self.gradients += self.objective.width
         return loss
 
+    def end_epoch(self) -> None:
+        match self.method:
+            case options.Lifted(redraw_each_epoch=True):
+                cast(Any, self.model).redraw()
+            case SWA(average_from) if self.epochs > average_from * self.training.epochs:
+                self.average = self.average or AveragedModel(self.model)
+                self.average.update_parameters(self.model)
+
+    @contextmanager
+    def source(self) -> Iterator[nn.Module]:
+        """Inside, the module whose collapse is the outcome."""
+        if isinstance(self.method, Elastic):
+            with self.optimizer.at_centre():
+                yield self.model
+        else:
+            yield self.model if self.average is None else self.average.module
+
     def over(self) -> bool:
-        """Whether the stopping rule is met."""
+        """Whether the stopping rule is met; SWA has nothing to judge before it averages."""
         rule = self.training
-        if (rule.stop_loss is None and rule.stop_error is None) or not self.mover.ready:
+        early = isinstance(self.method, SWA) and self.average is None
+        if (rule.stop_loss is None and rule.stop_error is None) or early:
             return False
-        with self.mover.source() as source:
+        with self.source() as source:
             losses, wrong = self.objective.judge(source, self.images, self.labels, rule.judge)
         if rule.stop_loss is not None and losses.max() < rule.stop_loss:
             self.stopped = "loss"
@@ -229,7 +301,7 @@ class _Loop:
 
     def collapsed(self) -> nn.Module:
         """The collapse of the covers, an average of weights, or the module itself."""
-        with self.mover.source() as source:
+        with self.source() as source:
             if source is self.model:
                 return self.objective.collapse(source)
             source = copy.deepcopy(source)
@@ -247,12 +319,34 @@ class _Loop:
 
     def history(self) -> History:
         names = [one.name for one in fields(History) if one.name not in ("stopped", "model")]
-        columns: dict[str, Any] = {
-            name: np.array([row[name] for row in self.rows]) for name in names
-        }
+        columns: dict[str, Any] = {n: np.array([row[n] for row in self.rows]) for n in names}
         if columns["routed_error"].dtype == object:  # of None
             columns["routed_error"] = None
         return History(**columns, stopped=self.stopped, model=self.single)
+
+
+def _check_covers(model: nn.Module, method: Method) -> None:
+    if not isinstance(method, options.ON_COVERS):
+        return
+    name, covers = type(method).__name__, covers_of(model)
+    if not is_covered(model):
+        raise McoverError(
+            f"{name} acts on covers, and the model is a plain {type(model).__name__}; "
+            f"write mcover.lift(model, covers={method.covers}, topology=...)."
+        )
+    if covers != method.covers:
+        raise McoverError(
+            f"the model has {covers} covers, and {name} has {method.covers}; write "
+            f"{name}(covers={covers})."
+        )
+
+
+def _groups(model: nn.Module, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """Stacked parameters, and apart from them those that all covers share."""
+    stacked = {id(one) for one in cast(Any, model).stacks().values()}
+    covers = [one for one in parameters if id(one) in stacked]
+    shared = [one for one in parameters if id(one) not in stacked]
+    return [{"params": covers}] + ([{"params": shared, "replicas": False}] if shared else [])
 
 
 def _generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.Generator:
@@ -264,10 +358,6 @@ class Batches:
 
     All covers share them, or each has its own; the first cover's order is then that of a plain
     training with the same seed.
-
-    Attributes:
-        taken: batches so far.
-        length: batches in a pass.
     """
 
     def __init__(
@@ -277,9 +367,8 @@ class Batches:
         seeds = [seed, *(seed.spawn(each - 1) if each else ())]
         self._orders = [_generator(one) for one in seeds]
         self.taken = 0
-        self.length = -(-len(labels) // size)
+        self.length = -(-len(labels) // size)  # batches in a pass
         self._whole = (each or 1) * images.nbytes <= _WHOLE_BYTES
-        self.now: tuple[Tensor, Tensor] = images[:0], labels[:0]
 
     @property
     def passes(self) -> float:
@@ -294,15 +383,13 @@ class Batches:
             self._order = torch.stack(drawn) if self.each else drawn[0]
             if self._whole:
                 self._pass = self.images[self._order], self.labels[self._order]
+        self.taken += 1
         span = slice(number * self.size, (number + 1) * self.size)
         if self._whole:
             cut = (slice(None), span) if self.each else (span,)
-            self.now = self._pass[0][cut], self._pass[1][cut]
-        else:
-            chosen = self._order[..., span]
-            self.now = self.images[chosen], self.labels[chosen]
-        self.taken += 1
-        return self.now
+            return self._pass[0][cut], self._pass[1][cut]
+        chosen = self._order[..., span]
+        return self.images[chosen], self.labels[chosen]
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""What a training minimises: how gradients are taken, and how models are judged.
-
-The loop, the methods and the objectives know nothing of each other's insides.
-"""
+"""What a training minimises: how gradients are taken, and how models are judged."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from torch.nn import functional
 from mcover import cover_loss
 from mcover.errors import McoverError
 from mcover.lab import committee
+from mcover.lab.data import Images, Labels
 from mcover.lab.training.fused import FusedGradient, Paths, paths
 
 Floats = NDArray[np.float64]
@@ -25,22 +23,15 @@ _TEST_BATCH = 2000
 
 
 class Objective:
-    """Cross-entropy of a module, or of covers of it; the base of other objectives.
-
-    Attributes:
-        model: what is trained, changed in place.
-        covers: M, or 1 for a plain module.
-        width: minibatch gradients of one model in a call of :meth:`gradient`.
-    """
+    """Cross-entropy of a module, or of covers of it; the base of other objectives."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.covers = covers_of(model)
+        # Minibatch gradients of one model in a call of ``gradient``.
         self.width = self.covers * int(getattr(model, "passes", 1))
 
-    def tensors(
-        self, images: NDArray[np.float32], labels: NDArray[np.int64]
-    ) -> tuple[Tensor, Tensor]:
+    def tensors(self, images: Images, labels: Labels) -> tuple[Tensor, Tensor]:
         """Images and labels as the model and its loss take them."""
         like = next(self.model.parameters())
         x = torch.from_numpy(images).to(like.device, like.dtype)
@@ -52,10 +43,8 @@ class Objective:
     def gradient(self, images: Tensor, labels: Tensor, each: bool) -> Tensor:
         """Puts fresh gradients in place, and returns the loss per cover.
 
-        Args:
-            images: (B, ...), or (M, B, ...) with ``each``: a batch for every cover.
-            labels: likewise.
-            each: whether covers come first.
+        Shape: images (B, ...) and labels (B,); with ``each`` (M, B, ...) and (M, B), a batch for
+        every cover.
         """
         self.model.zero_grad()
         if is_covered(self.model):
@@ -80,13 +69,9 @@ class Objective:
     def judge(
         self, source: nn.Module, images: Tensor, labels: Tensor, on: str
     ) -> tuple[Floats, Floats]:
-        """Mean loss and share of wrong labels, of the collapse or of each cover by itself.
+        """Mean loss and share of wrong labels, on the "collapse" or "covers", each by itself.
 
-        Args:
-            source: what to judge; a plain module is its own collapse, and its only cover.
-            images: what to judge on.
-            labels: likewise.
-            on: "collapse", for arrays of one entry, or "covers".
+        A plain module is its own collapse, and its only cover.
         """
         if on == "covers" and is_covered(source):
             models = [cast(Any, source).cover(index) for index in range(covers_of(source))]
@@ -115,8 +100,8 @@ class Objective:
 class CommitteeObjective(Objective):
     """f_γ of a committee machine, or of covers of it; errors are those of the hard one.
 
-    Gradients are taken by :class:`FusedGradient`, on the covered model's own storage and along its
-    own routes. ``fused=False``, or weights that are not on a CPU, take autograd through the module.
+    Gradients are taken by :class:`FusedGradient` along the model's own routes; by autograd with
+    ``fused=False``, and where the weights are not on a CPU.
     """
 
     def __init__(self, model: nn.Module, fused: bool = True) -> None:
@@ -129,9 +114,7 @@ class CommitteeObjective(Objective):
         self._bank: object = None
         self._paths: Paths | None = None
 
-    def tensors(
-        self, images: NDArray[np.float32], labels: NDArray[np.int64]
-    ) -> tuple[Tensor, Tensor]:
+    def tensors(self, images: Images, labels: Labels) -> tuple[Tensor, Tensor]:
         """Patterns as rows, shape (P, N); −1 for label 0 and +1 for label 1."""
         if labels.size and labels.max() > 1:
             raise McoverError(
@@ -167,14 +150,9 @@ class CommitteeObjective(Objective):
         return self.machine.loss(output, target)
 
     def settle(self) -> None:
-        """Rows back to √N, where the machine says so."""
-        if self._fused is None:
-            self.machine.settle()
-        elif self.machine.normalize:
-            self._fused.settle()
+        (self._fused or self.machine).settle()
 
     def collapse(self, model: nn.Module) -> committee.CommitteeMachine:
-        """The mean of the covers, rows at √N where the machine says so."""
         one = committee.collapse(model)
         # An average of weights was copied when the machine was less sharp.
         one.beta, one.gamma = self.machine.beta, self.machine.gamma
@@ -188,8 +166,7 @@ class CommitteeObjective(Objective):
         machine = self.machine  # as sharp as it is now, whatever copy of it is judged
         weights = committee.machine_of(source).J.detach()
         if weights.ndim == 3 and on == "collapse":
-            weights = weights.mean(0)
-            weights = committee.unit_rows(weights) if machine.normalize else weights
+            weights = committee.unit_rows(weights.mean(0))
         hidden, inputs = weights.shape[-2:]
         fields = (weights @ images.T).view(-1, hidden, len(images))  # the fast order of the axes
         # No gradient is wanted, so the plain tanh will do.
@@ -200,13 +177,12 @@ class CommitteeObjective(Objective):
         return losses.double().cpu().numpy(), wrong.cpu().numpy() / len(labels)
 
     def routed_errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> None:
-        """A covered model has no hard output."""
+        """None: a covered model has no hard output."""
 
 
 def objective_of(model: nn.Module) -> Objective:
     """Committee machines have their own objective; every other module has the cross-entropy."""
-    base = getattr(model, "net", model) if is_covered(model) else model
-    is_committee = isinstance(base, committee.CommitteeMachine)
+    is_committee = isinstance(getattr(model, "net", model), committee.CommitteeMachine)
     return CommitteeObjective(model) if is_committee else Objective(model)
 
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from mcover.errors import McoverError
-from mcover.lab.studies.catalogue import committees, comparisons, costs, networks, perceptrons
+from mcover.lab.studies.catalogue import costs, networks, perceptrons
 from mcover.lab.studies.study import Study
 
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
-        comparisons.TABLE_1,
+        perceptrons.TABLE_1,
         perceptrons.LOADING,
-        committees.COMMITTEE_SETTINGS,
-        committees.COMMITTEE_ERRORS,
-        committees.COMMITTEE_RATES,
+        networks.COMMITTEE_SETTINGS,
+        networks.COMMITTEE_ERRORS,
+        networks.COMMITTEE_RATES,
         networks.MLP_ERRORS,
         perceptrons.TOPOLOGY,
-        committees.COMMITTEE_TOPOLOGY,
+        networks.COMMITTEE_TOPOLOGY,
         perceptrons.COVERS,
         perceptrons.VARIANTS,
         costs.COSTS,
-        comparisons.EQUAL_BUDGET,
+        perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,
         networks.LOW_DATA_CONV,
     )

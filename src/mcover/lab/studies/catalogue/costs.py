@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mcover import GaussianRing, MCover, Messages, anneal, checks, teacher_student
+from mcover import GaussianRing, MCover, Messages, anneal, teacher_student
 from mcover.errors import McoverError
-from mcover.lab.studies.cells import COMMITTEE, MLP, PERCEPTRON, Cell
-from mcover.lab.studies.study import Scale, Study, at_scales
-from mcover.lab.training.trials import require_torch
+from mcover.lab.studies.study import COMMITTEE, MLP, PERCEPTRON, Cell, Scale, Study, at_scales
+from mcover.lab.training.options import require
 
 _RING = GaussianRing(sigma=1.5, shift=2)
 _REPEATS = 3  # the best of so many runs: a busy machine only ever adds to the time
@@ -33,10 +32,6 @@ class Proposal:
     """None is the exact lift."""
     sweeps: int
     hidden: int = 1
-
-    def __post_init__(self) -> None:
-        checks.counts(self, "n", "patterns", "covers", "sweeps", "hidden")
-        checks.counts(self, "bank", optional=True)
 
     def seconds(self, seed: int) -> float:
         """What sweeps add: a short run is taken off a longer one, and with it the setup."""
@@ -68,17 +63,13 @@ class Step:
     batch: int
     steps: int
 
-    def __post_init__(self) -> None:
-        checks.counts(self, "covers", "blocks", "batch", "steps")
-
     def seconds(self, seed: int) -> float:
         """The fastest of some steps."""
         import torch
         from torch.nn import functional
 
         from mcover import cover_loss, lift
-        from mcover.lab.models import Mlp
-        from mcover.lab.training.running import one_thread
+        from mcover.lab.models import Mlp, one_thread
 
         rng = np.random.default_rng([seed, 2])
         best = np.inf
@@ -106,13 +97,10 @@ class CostTrial:
 
     update: Proposal | Step
 
-    def __post_init__(self) -> None:
-        checks.instance("update", self.update, (Proposal, Step), "a Proposal(...) or a Step(...)")
-
     def prepare(self) -> None:
         """Refuses at once where torch is missing."""
         if isinstance(self.update, Step):
-            require_torch("this study trains networks")
+            require("torch", "this study trains networks and", "torch,data")
 
     def run(self, seed: int) -> dict[str, float]:
         """Microseconds of one update."""
@@ -190,11 +178,10 @@ COSTS = Study(
     title="What an update costs, and how that grows",
     source="the table of costs",
     about=(
-        "CPU time of one proposal (perceptron, N = 256; committee machine of ±1 weights, "
-        "K = 9 units of 64 inputs) and of one training step (MLP, three layers, batch 256), on one "
-        "CPU. An exponent is the slope of log time against log size, "
-        "one for each seed; the formula's is the slope of the formula over the same sizes. 64 "
-        "patterns fit in a word, so small P cost little more than smaller ones."
+        "Time of one proposal (perceptron, N = 256; committee machine of ±1 weights, K = 9 units "
+        "of 64 inputs) and of one training step (MLP, three layers, batch 256), on one CPU. "
+        "Exponents are slopes of log time against log size, one for each seed, beside that of the "
+        "formula over the same sizes. 64 patterns share a word, so growth with P is slow at first."
     ),
     cells=at_scales(_cells, smoke=(2, 80, 2), quick=(3, 50, 8), paper=(5, 100, 12)),
     picture="growth",

@@ -1,40 +1,69 @@
-"""Data sets as values: by name, some classes of one, balanced subsets, and pixels made ±1."""
+"""Images with labels: MNIST and Fashion-MNIST as published, digits from scikit-learn.
+
+Published files are looked for in a folder you name and in the cache, and fetched otherwise. A file
+counts only if the SHA-256 of its decompressed content is the published one, wherever it came from,
+so a mirror that compresses anew is as good as the original.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
+import os
+import sys
+import urllib.request
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.lab.data.files import FILES, content, parse_idx
+from mcover.files import write_atomic
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
-Binarize = Literal["median"]
 
-NAMES = ("digits", "mnist", "fashion-mnist")
+VARIABLE = "MCOVER_DATA"
+TIMEOUT = 30.0  # seconds without an answer
+MOST_BYTES = 1 << 26  # more than any of the files, compressed or not
+
+ADDRESSES = {
+    "mnist": (
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    ),
+    "fashion-mnist": (
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    ),
+}
+FILES = tuple(
+    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+)
+# SHA-256 of the decompressed files, in that order.
+CHECKSUMS = {
+    "mnist": (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+    "fashion-mnist": (
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+}
 # Mean and standard deviation of the training pixels, as everybody writes them.
 _MOMENTS = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}
-# Each class of Fashion-MNIST with all the names it goes by; the first is the one that is shown.
-_NAMED = {
-    "fashion-mnist": (
-        ("t-shirt", "top", "t-shirt/top"),
-        ("trouser", "trousers"),
-        ("pullover",),
-        ("dress",),
-        ("coat",),
-        ("sandal", "sandals"),
-        ("shirt",),
-        ("sneaker", "sneakers"),
-        ("bag",),
-        ("boot", "ankle-boot", "ankle boot"),
-    )
-}
+_CLOTHES = "t-shirt trouser pullover dress coat sandal shirt sneaker bag boot"
+_NAMED = {"fashion-mnist": tuple(_CLOTHES.split())}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,19 +85,19 @@ class Dataset:
     def __post_init__(self) -> None:
         checks.counts(self, "classes")
         for part in ("train", "test"):
-            images = getattr(self, f"{part}_images")
-            labels = getattr(self, f"{part}_labels")
-            arrays = isinstance(images, np.ndarray) and isinstance(labels, np.ndarray)
-            if not arrays or images.ndim != 3 or not np.issubdtype(labels.dtype, np.number):
+            images, labels = (getattr(self, f"{part}_{what}") for what in ("images", "labels"))
+            if not (
+                isinstance(images, np.ndarray)
+                and isinstance(labels, np.ndarray)
+                and images.ndim == 3
+                and images.shape[1:] == self.train_images.shape[1:]
+                and labels.shape == images.shape[:1]
+                and np.issubdtype(labels.dtype, np.number)
+            ):
                 raise McoverError(
                     f"{self.name}: {part} images and labels must be NumPy arrays of shapes "
-                    "(n, height, width) and (n,); write np.asarray(...)."
-                )
-            if images.shape[1:] != self.train_images.shape[1:] or labels.shape != images.shape[:1]:
-                raise McoverError(
-                    f"{self.name}: {part} images of shape {images.shape} do not go with labels of "
-                    f"shape {labels.shape} and training images of shape {self.train_images.shape}; "
-                    "give one label to each image, all images of one size."
+                    "(n, height, width) and (n,); give one label to each image, all images of one "
+                    "size."
                 )
             if labels.size and not 0 <= labels.min() <= labels.max() < self.classes:
                 raise McoverError(
@@ -88,14 +117,13 @@ class Dataset:
         )
 
 
-def load(name: str, normalize: bool = False, binarize: Binarize | None = None) -> Dataset:
+def load(name: str, normalize: bool = False, binarize: Literal["median"] | None = None) -> Dataset:
     """A data set by name, its pixels in [0, 1].
 
     Args:
         name: ``"digits"`` (8 x 8, from scikit-learn, no download), ``"mnist"`` or
-            ``"fashion-mnist"`` (28 x 28; :mod:`mcover.lab.data.files` finds them);
-            with a colon, some classes only, by number or name: ``"mnist:3,8"``,
-            ``"fashion-mnist:dress,coat"``. Labels are then 0, 1, … in that order.
+            ``"fashion-mnist"`` (28 x 28); with a colon, some classes only, by number or name:
+            ``"mnist:3,8"``, ``"fashion-mnist:dress,coat"``. Labels are then 0, 1, … in that order.
         normalize: shift and scale the pixels by the mean and the standard deviation of the
             training pixels (MNIST: 0.1307 and 0.3081; those of all classes).
         binarize: ``"median"`` makes each image ±1 by its own median: a pixel above it is +1, at
@@ -112,13 +140,13 @@ def load(name: str, normalize: bool = False, binarize: Binarize | None = None) -
         checks.choice("binarize", binarize, ("median",))
     if normalize and binarize:
         raise McoverError("binarized pixels are ±1 already; leave normalize out.")
-    found = _digits() if base == "digits" else _idx(base)
+    found = _digits() if base == "digits" else _published(base)
     if normalize:
         mean, spread = _MOMENTS.get(base) or (found.train_images.mean(), found.train_images.std())
         found = _with_pixels(found, lambda images: ((images - mean) / spread).astype(np.float32))
     if numbers is not None:
         found = _choose_classes(found, numbers)
-    return binarized(found) if binarize else found
+    return _with_pixels(found, signs) if binarize else found
 
 
 def split_name(name: str) -> tuple[str, tuple[int, ...] | None]:
@@ -129,12 +157,12 @@ def split_name(name: str) -> tuple[str, tuple[int, ...] | None]:
     """
     example = "'digits', 'mnist' or 'fashion-mnist', or some classes of one: 'mnist:3,8'"
     base, colon, words = checks.instance("data", name, str, example).partition(":")
-    if base not in NAMES:
+    if base not in ("digits", *ADDRESSES):
         raise McoverError(f"no data set {base!r}; write {example}.")
     if not colon:
         return base, None
     given = words.split(",")
-    numbers = tuple(_class_number(base, word) for word in given)
+    numbers = tuple(_class_number(base, word.strip().lower()) for word in given)
     same = [word for word, n in zip(given, numbers, strict=True) if numbers.count(n) > 1]
     if same:
         raise McoverError(
@@ -147,27 +175,21 @@ def split_name(name: str) -> tuple[str, tuple[int, ...] | None]:
 
 def _class_number(dataset: str, word: str) -> int:
     names = _NAMED.get(dataset, ())
-    wanted = word.strip().lower()
-    for number, known in enumerate(names):
-        if wanted in known:
+    for number in range(10):
+        if word == str(number) or word in names[number : number + 1]:
             return number
-    if wanted.isascii() and wanted.isdecimal() and len(wanted) < 4 and int(wanted) < 10:
-        return int(wanted)
-    listed = f", or {', '.join(known[0] for known in names)}" if names else ""
-    raise McoverError(
-        f"{dataset} has no class {word.strip()!r}; write a number from 0 to 9{listed}."
-    )
+    listed = f", or {', '.join(names)}" if names else ""
+    raise McoverError(f"{dataset} has no class {word!r}; write a number from 0 to 9{listed}.")
 
 
 def _choose_classes(dataset: Dataset, numbers: Sequence[int]) -> Dataset:
     """Some classes only, to train and to test; labels are 0, 1, … in the order of ``numbers``."""
-    names = _NAMED.get(dataset.name)
-    shown = ",".join(names[n][0] if names else str(n) for n in numbers)
+    names = _NAMED.get(dataset.name, range(10))
     place = np.full(dataset.classes, -1)
     place[list(numbers)] = np.arange(len(numbers))
     train, test = (np.isin(of, numbers) for of in (dataset.train_labels, dataset.test_labels))
     return Dataset(
-        f"{dataset.name}:{shown}",
+        f"{dataset.name}:{','.join(str(names[n]) for n in numbers)}",
         dataset.train_images[train],
         place[dataset.train_labels[train]],
         dataset.test_images[test],
@@ -176,20 +198,14 @@ def _choose_classes(dataset: Dataset, numbers: Sequence[int]) -> Dataset:
     )
 
 
-def binarized(dataset: Dataset) -> Dataset:
+def signs(images: Images) -> Images:
     """Every image made ±1 by its own median: a pixel above it is +1, at it or below it −1.
 
     With an even number of pixels the median is the mean of the two middle ones. An image that is
     black in at least half of its pixels has median 0: then all that is not black is +1.
     """
-
-    def signs(images: Images) -> Images:
-        if not len(images):
-            return images
-        median = np.median(images, axis=(1, 2), keepdims=True)
-        return np.where(images > median, np.float32(1), np.float32(-1))
-
-    return _with_pixels(dataset, signs)
+    median = np.median(images, axis=(1, 2), keepdims=True)
+    return np.where(images > median, np.float32(1), np.float32(-1))
 
 
 def _with_pixels(dataset: Dataset, change: Callable[[Images], Images]) -> Dataset:
@@ -263,23 +279,104 @@ def _digits() -> Dataset:
     return Dataset("digits", images[~test], labels[~test], images[test], labels[test])
 
 
-def _idx(name: str) -> Dataset:
-    parts: list[NDArray[np.generic]] = []
+def _published(name: str) -> Dataset:
+    """Four IDX files: the number of dimensions, the dimensions big-endian, then the bytes."""
+    parts: list[Any] = []
     for file in FILES:
-        array = parse_idx(content(name, file), f"{name}/{file}")
-        dimensions = 3 if "images" in file else 1
-        if array.ndim != dimensions:
+        content = _content(name, file)
+        shape = np.frombuffer(content, ">u4", content[3], offset=4)
+        array = np.frombuffer(content, np.uint8, offset=4 + shape.nbytes).reshape(shape)
+        parts.append(array / np.float32(255) if array.ndim == 3 else array.astype(np.int64))
+    return Dataset(name, *parts)
+
+
+def _content(dataset: str, file: str) -> bytes:
+    """The decompressed content of one file of a data set, found or fetched, and verified."""
+    named = os.environ.get(VARIABLE)
+    if named and not Path(named).is_dir():
+        raise McoverError(
+            f"{VARIABLE} is {named!r}, which is not a folder; name the folder that holds "
+            f"{' and '.join(f'{name}/' for name in CHECKSUMS)}, or unset it."
+        )
+    folders = [Path(folder) / dataset for folder in (named, _cache_folder()) if folder]
+    for path in (folder / name for folder in folders for name in (f"{file}.gz", file)):
+        if path.is_file():
+            return _verified(path.read_bytes(), dataset, file, str(path))
+    return _fetch(dataset, file, folders)
+
+
+def _cache_folder() -> Path:
+    """Where fetched files are kept: the platform's cache folder, in ``mcover``."""
+    home = Path.home()
+    usual = {
+        "win32": Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")),
+        "darwin": home / "Library" / "Caches",
+    }
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else usual.get(sys.platform, home / ".cache")) / "mcover"
+
+
+def _verified(found: bytes, dataset: str, file: str, where: str) -> bytes:
+    """The content, decompressed where it is a gzip file, if it is the published one."""
+    if found.startswith(b"\x1f\x8b"):
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(found)) as stream:
+                found = stream.read(MOST_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
             raise McoverError(
-                f"{name}/{file} has {array.ndim} dimensions; it must have {dimensions}: are images "
-                "and labels in each other's place?"
-            )
-        if dimensions == 1:
-            parts.append(array.astype(np.int64))
+                f"{where} is a damaged gzip file ({error}); delete it and get it again."
+            ) from error
+    seen, wanted = hashlib.sha256(found).hexdigest(), CHECKSUMS[dataset][FILES.index(file)]
+    if seen != wanted:
+        raise McoverError(
+            f"{where} is not the published {dataset} file: the SHA-256 of its decompressed content "
+            f"is {seen}, not {wanted}; delete it and get it again."
+        )
+    return found
+
+
+def _fetch(dataset: str, file: str, looked: list[Path]) -> bytes:
+    """Fetches, verifies, then puts the file into the cache: a file there is always a whole one."""
+    failures = []
+    for address in ADDRESSES[dataset]:
+        try:
+            sent = _download(f"{address}{file}.gz")
+            found = _verified(sent, dataset, file, f"what {address} sent")
+        except (OSError, McoverError) as error:  # urllib's errors and timeouts are all OSErrors
+            failures.append(f"{address}: {getattr(error, 'reason', error)}")
             continue
-        if array.shape[1:] != (28, 28):
-            raise McoverError(
-                f"{name} has images of {array.shape[1]} x {array.shape[2]}; they must be 28 x 28: "
-                "put the published files there."
-            )
-        parts.append(array.astype(np.float32) / np.float32(255))
-    return Dataset(name, *parts)  # type: ignore[arg-type]
+        write_atomic(_cache_folder() / dataset / f"{file}.gz", sent)
+        return found
+    raise McoverError(
+        f"{dataset} is not on this machine and could not be fetched. Looked for {file}.gz in "
+        f"{', '.join(map(str, looked))}; tried {'; '.join(failures)}. Without a network, put the "
+        f"files {', '.join(f'{name}.gz' for name in FILES)} in a folder "
+        f"FOLDER/{dataset}/ and set {VARIABLE}=FOLDER; or use 'digits', which needs no download."
+    )
+
+
+def _download(address: str) -> bytes:
+    """What is at an https address, which may not lead elsewhere; not more than our files have."""
+    _require_https(address)
+    with _open(address) as answer:
+        found: bytes = answer.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise McoverError(f"more than {checks.readable_bytes(MOST_BYTES)}, which no file has.")
+    return found
+
+
+def _open(address: str) -> Any:
+    return urllib.request.build_opener(_HttpsOnly()).open(address, timeout=TIMEOUT)
+
+
+class _HttpsOnly(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *given: Any, **kwargs: Any) -> urllib.request.Request | None:
+        request = super().redirect_request(*given, **kwargs)
+        if request is not None:
+            _require_https(request.full_url)
+        return request
+
+
+def _require_https(address: str) -> None:
+    if not address.startswith("https://"):
+        raise McoverError(f"{address} is not https, and is not fetched from.")

@@ -1,0 +1,382 @@
+"""Optimizers of coupled replicas: a base optimizer steps, and replicas are pulled to each other.
+
+The pull is found from the values before the step and applied beside the base's own update, as
+AdamW decays weights beside Adam's: momentum and normalisation act on gradients of losses alone.
+"""
+
+import inspect
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+from torch.optim.optimizer import ParamsT
+
+from mcover import checks
+from mcover.errors import McoverError
+
+Base = Callable[..., Optimizer]
+Coupling = float | Literal["auto"]
+Group = dict[str, Any]
+
+_BETA = 0.9  # what Zhang et al. recommend for the centre's rate
+
+
+class _Coupled(Optimizer):
+    """A base optimizer on stacks (M, *shape), with something that happens between the replicas.
+
+    Options of the base and of the coupling live side by side in the parameter groups, which both
+    share, so that schedulers, checkpoints and added groups reach both. Parameters without a
+    gradient are left alone, as by every optimizer of torch.
+    """
+
+    def __init__(self, params: ParamsT, base: Base, options: Group, own: Group) -> None:
+        self.base = _made(base, params, options)
+        defaults = {**self.base.defaults, **own, "replicas": True, "taken": 0}
+        super().__init__(self.base.param_groups, defaults)
+        self.__setstate__({})
+
+    @abstractmethod
+    def _check(self, group: Group) -> None:
+        """Refuses bad options of a group, and completes those that follow from others."""
+
+    @abstractmethod
+    def _pull(self, group: Group) -> float:
+        """The share of the way to its anchor that a replica is pulled in the coming step."""
+
+    @abstractmethod
+    def _offsets(self, stack: Tensor) -> Tensor:
+        """How far each replica is from what it is pulled to, as a new tensor."""
+
+    def _ready(self, loss: Any) -> None:
+        """Called with what the closure returned, before anything is changed."""
+
+    def _follow(self, stack: Tensor, pull: float) -> Tensor | None:
+        """What an optimizer keeps for itself after the step, from the values before it."""
+        return None
+
+    @property
+    def covers(self) -> int:
+        """M; 1 as long as there is no stack."""
+        return next((len(stack) for stack in self.stacks() if stack.ndim), 1)
+
+    def stacks(self) -> list[Tensor]:
+        """All parameters that have the covers first."""
+        return [p for group in self.param_groups if group["replicas"] for p in group["params"]]
+
+    def add_param_group(self, param_group: Group) -> None:
+        """As in torch, for stacks of the same M or, with ``replicas=False``, for shared tensors."""
+        super().add_param_group(param_group)
+        try:
+            is_stacked = checks.flag("replicas", param_group["replicas"])
+            for stack in param_group["params"] if is_stacked else ():
+                if stack.ndim == 0 or len(stack) != self.covers:
+                    raise McoverError(
+                        f"a parameter of shape {tuple(stack.shape)} does not have the covers "
+                        f"first, which are {self.covers} in others; give "
+                        "covered.stacks().values(), and what all covers share as a group of its "
+                        "own: {'params': [...], 'replicas': False}."
+                    )
+            check_number(param_group, "lr")
+            self._check(param_group)
+        except McoverError:
+            self.param_groups.pop()
+            raise
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of the base, and the pull between replicas beside it.
+
+        Args:
+            closure: clears the gradients, computes the loss and its gradients, returns the loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._ready(loss)
+        pulled = []
+        for group in self.param_groups:
+            pull = self._pull(group) if group["replicas"] else 0.0
+            for stack in group["params"] if group["replicas"] else ():
+                if stack.grad is not None:
+                    way = self._offsets(stack).mul_(pull) if 0 < pull < 1 else None
+                    pulled.append((stack, pull, way, self._follow(stack, pull)))
+        self.base.step()
+        for stack, pull, way, centre in pulled:
+            if way is not None:
+                stack.sub_(way)
+            elif pull >= 1:  # all the way: to the barycentre of what the base made of the replicas
+                stack.copy_(stack.mean(0, keepdim=True).expand_as(stack))
+            if centre is not None:
+                # Only now: some optimizers take a state that is not empty for one of their own.
+                self.state[stack]["centre"] = stack[0].clone() if pull >= 1 else centre
+        for group in self.param_groups:
+            group["taken"] += 1
+        return loss
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "base": self.base}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            # A checkpoint of the plain base knows nothing of the coupling.
+            for name, default in self.defaults.items():
+                group.setdefault(name, default)
+            self._check(group)
+        self.base.__setstate__({"state": self.state, "param_groups": self.param_groups})
+
+
+class ReplicatedSGD(_Coupled):
+    """rSGD: w_a ← w_a − η[∇L_a + 2g(w_a − w̄)], with w̄ the barycentre before the step.
+
+    It descends Σ_a [L_a + g |w_a − w̄|²] (Pittorino et al., 2021), and g grows exponentially:
+    g_t = g_0 · growth^(t/steps) in step t, constant from step ``steps`` on. The fraction 2ηg that a
+    step pulls is limited: from 1 on, all replicas are set to the barycentre of what the base made
+    of them, so that ``coupling=inf`` keeps them together.
+
+    >>> import mcover, torch
+    >>> covered = mcover.lift(torch.nn.Linear(3, 2), 4, mcover.Identity(), seed=0)
+    >>> optimizer = ReplicatedSGD(covered.stacks().values(), lr=0.1, steps=100, momentum=0.9)
+    >>> x, y = torch.ones(5, 3), torch.zeros(5, 2)
+    >>> loss = mcover.cover_loss(torch.nn.functional.mse_loss, covered(x), y)
+    >>> loss.backward()
+    >>> optimizer.start(loss)  # once: coupling="auto" takes its size from the first loss
+    >>> optimizer.step()
+
+    Args:
+        params: stacks (M, *shape), ``covered.stacks().values()``; or parameter groups, those with
+            ``"replicas": False`` for what all covers share, where the base alone acts.
+        lr: η, also of the base optimizer.
+        coupling: g_0. "auto" is Σ_a L_a / Σ_a |w_a − w̄|² at the start, squared distances summed
+            over all weights: then both terms of the objective are of one size. The losses are
+            taken from the closure of the first step, or from :meth:`start`.
+        growth: by how much the coupling grows in all.
+        steps: the planned number of steps; None with ``growth=1`` alone.
+        base: the optimizer that makes the gradient step; one that acts on each weight by itself,
+            as SGD and Adam do, keeps the replicas apart.
+        options: of the base, e.g. momentum, nesterov, weight_decay.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        coupling: Coupling = "auto",
+        growth: float = 1e4,
+        steps: int | None = None,
+        base: Base = SGD,
+        **options: Any,
+    ) -> None:
+        own = {"coupling": coupling, "growth": growth, "steps": steps}
+        super().__init__(params, base, {"lr": lr, **options}, own)
+
+    @torch.no_grad()
+    def start(self, loss: Tensor | float) -> None:
+        """Sets the coupling of all groups with "auto" by the loss, summed over the covers."""
+        groups = self._waiting()
+        if not groups:
+            raise McoverError("no coupling is 'auto', or it has started; leave start() out.")
+        value = float(torch.as_tensor(loss).detach())
+        if not 0 < value < math.inf:
+            raise McoverError(
+                f"the loss at the start is {value}; coupling='auto' needs a positive one: "
+                "write a number for coupling."
+            )
+        stacks = [p for group in groups for p in group["params"] if p.requires_grad]
+        apart = sum(float(self._offsets(stack).square().sum()) for stack in stacks)
+        if apart == 0 and self.covers > 1:
+            raise McoverError(
+                "all replicas are equal at the start, which leaves coupling='auto' without a "
+                "scale; lift with noise above 0, or write a number for coupling."
+            )
+        for group in groups:
+            group["coupling"] = value / apart if apart else 0.0
+
+    def _waiting(self) -> list[Group]:
+        return [g for g in self.param_groups if g["replicas"] and g["coupling"] == "auto"]
+
+    def _ready(self, loss: Any) -> None:
+        if not self._waiting():
+            return
+        if loss is None:
+            raise McoverError(
+                "coupling='auto' needs the loss at the start; before the first step write "
+                "optimizer.start(loss), or step with a closure that returns the loss."
+            )
+        self.start(loss)
+
+    def _check(self, group: Group) -> None:
+        _is_auto(group)
+        check_number(group, "growth", above=0)
+        if group["steps"] is not None:
+            group["steps"] = checks.whole("steps", group["steps"], 1)
+        elif group["growth"] != 1 and group["replicas"]:
+            raise McoverError(
+                f"the coupling grows by {group['growth']:g} over an unknown number of steps; "
+                "write steps=epochs * len(loader), or growth=1."
+            )
+
+    def _pull(self, group: Group) -> float:
+        """2ηg of the coming step."""
+        g = float(group["coupling"])
+        if group["steps"] is not None:
+            g *= group["growth"] ** min(group["taken"] / group["steps"], 1.0)
+        return math.inf if math.isinf(g) else 2 * float(group["lr"]) * g
+
+    def _offsets(self, stack: Tensor) -> Tensor:
+        """w_a − w̄, exactly 0 for equal replicas: the mean of equal floats may be another float."""
+        offsets = stack - stack[:1]
+        return offsets.sub_(offsets.mean(0))
+
+
+class ElasticSGD(_Coupled):
+    """Synchronous EASGD (Zhang et al., 2015), and EAMSGD with ``momentum`` and ``nesterov``.
+
+    In every ``period``-th step, beginning with the first, all values on the right being old ones:
+
+        x_i ← x_i − η∇L_i − α(x_i − x̃),    x̃ ← x̃ + β(mean_i x_i − x̃),    α = ηρ, β = Mα;
+
+    in the others the base steps alone. The centre x̃ starts at the barycentre. β is limited to 1,
+    where the centre becomes the barycentre: then SGD with curvature h is stable for α < 1 − ηh/2.
+    From α = 1 on, replicas and centre are set to the barycentre of what the base made of the
+    replicas, so that ``coupling=inf`` averages them every ``period`` steps.
+
+    >>> import mcover, torch
+    >>> covered = mcover.lift(torch.nn.Linear(3, 2), 4, mcover.Identity(), seed=0)
+    >>> optimizer = ElasticSGD(covered.stacks().values(), lr=0.1, momentum=0.9, nesterov=True)
+    >>> mcover.cover_loss(torch.nn.functional.mse_loss, covered(torch.ones(5, 3)),
+    ...                   torch.zeros(5, 2)).backward()
+    >>> optimizer.step()
+    >>> with optimizer.at_centre():
+    ...     net = covered.collapse()
+
+    Args:
+        params: as for :class:`ReplicatedSGD`, as are ``base`` and its ``options``.
+        lr: η, also of the base optimizer.
+        coupling: ρ. "auto" makes β = 0.9 at the learning rate that the group is given.
+        period: τ, the steps between communications.
+        base: the optimizer that makes the gradient step.
+        options: of the base.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        coupling: Coupling = "auto",
+        period: int = 1,
+        base: Base = SGD,
+        **options: Any,
+    ) -> None:
+        own = {"coupling": coupling, "period": period}
+        super().__init__(params, base, {"lr": lr, **options}, own)
+
+    @torch.no_grad()
+    def centre(self, stack: Tensor) -> Tensor:
+        """x̃ of one stack, shape (*shape); the barycentre before the first step."""
+        found: Tensor | None = self.state.get(stack, {}).get("centre")
+        return stack.mean(0) if found is None else found.clone()
+
+    @contextmanager
+    def at_centre(self) -> Iterator[None]:
+        """Inside, all replicas are at the centre; outside, they are what they were.
+
+        Running statistics stay those of the replicas: ``collapse(loader=...)``.
+        """
+        kept = [(stack, stack.detach().clone()) for stack in self.stacks()]
+        with torch.no_grad():
+            for stack, _ in kept:
+                stack.copy_(self.centre(stack).expand_as(stack))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for stack, before in kept:
+                    stack.copy_(before)
+
+    def _check(self, group: Group) -> None:
+        group["period"] = checks.whole("period", group["period"], 1)
+        if _is_auto(group) and group["replicas"]:
+            if not float(group["lr"]) > 0:
+                raise McoverError(
+                    f"coupling='auto' divides by lr, which is {group['lr']}; write a positive lr, "
+                    "or a number for coupling."
+                )
+            group["coupling"] = _BETA / (self.covers * float(group["lr"]))
+
+    def _pull(self, group: Group) -> float:
+        """α in every ``period``-th step, 0 in the others."""
+        rho = float(group["coupling"])
+        if group["taken"] % group["period"]:
+            return 0.0
+        return rho if math.isinf(rho) else float(group["lr"]) * rho
+
+    def _offsets(self, stack: Tensor) -> Tensor:
+        return stack - self.centre(stack)
+
+    def _follow(self, stack: Tensor, pull: float) -> Tensor:
+        centre = self.centre(stack)
+        if not 0 < pull < 1:
+            return centre
+        return centre.add_(stack.mean(0).sub_(centre), alpha=min(len(stack) * pull, 1.0))
+
+
+def check_number(group: Group, name: str, also: str = "", **limits: float) -> None:
+    """Refuses an option outside its limits, 0 on by default; ``also`` is what else is allowed."""
+    value = group[name]
+    is_tensor = isinstance(value, Tensor) and value.ndim == 0  # torch takes them for lr
+    plain = value.item() if is_tensor else value
+    try:
+        plain = checks.real(name, plain, **(limits or {"least": 0}), infinite=bool(also))
+    except McoverError as error:
+        raise McoverError(f"{str(error).rstrip('.')}{also}.") from None
+    group[name] = value if is_tensor else plain
+
+
+def own_groups(params: ParamsT) -> ParamsT:
+    """Parameter groups as copies: torch writes into those it is given, and two optimizers share."""
+    if isinstance(params, Tensor | str | bytes | dict) or not isinstance(params, Iterable):
+        raise McoverError(
+            f"params is a {type(params).__name__}; write model.parameters(), "
+            "covered.stacks().values() or a list of parameter groups."
+        )
+    return [dict(entry) if isinstance(entry, dict) else entry for entry in params]  # type: ignore[return-value]
+
+
+def _is_auto(group: Group) -> bool:
+    """Whether the coupling is "auto"; refused where it is no number either."""
+    auto = isinstance(group["coupling"], str) and group["coupling"] == "auto"
+    if not auto:
+        check_number(group, "coupling", also=", inf or 'auto'")
+    return auto
+
+
+def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
+    """The base optimizer, or an error that says what it takes."""
+    if not callable(base):
+        raise McoverError(f"base is {base!r}; write a class of optimizers, e.g. torch.optim.SGD.")
+    name = getattr(base, "__name__", repr(base))
+    try:
+        made = base(own_groups(params), **options)
+    except (TypeError, ValueError) as error:
+        remedy = "Write e.g. base=torch.optim.SGD."
+        with suppress(ValueError):  # some classes written in C have no signature
+            names = [name for name in inspect.signature(base).parameters if name != "params"]
+            remedy = f"It takes {', '.join(names)}."
+        raise McoverError(
+            f"the base optimizer {name} refuses what it was given: {error}. {remedy}"
+        ) from error
+    if not isinstance(made, Optimizer):
+        raise McoverError(f"base {name} makes a {type(made).__name__}; write e.g. torch.optim.SGD.")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise McoverError(f"{name} cannot step without a closure; write e.g. base=torch.optim.SGD.")
+    return made
