@@ -7,14 +7,14 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser test-zoo test-ecosystem docs check bench format dist release-check clean
+.PHONY: help demo test test-browser test-ecosystem test-zoo docs check bench format dist release-check clean
 
 help:
 	@echo "make demo    the main job on this machine; pictures in $(OUT)/"
 	@echo "make test    all tests, in parallel"
 	@echo "make test-browser  the report in headless Chromium"
+	@echo "make test-ecosystem  scikit-learn and other neighbours"
 	@echo "make test-zoo  models of many libraries, lifted in both routings"
-	@echo "make test-ecosystem  scikit-learn, Hugging Face, Lightning, Optuna, ONNX"
 	@echo "make docs    the site, in $(OUT)/docs/"
 	@echo "make check   formatting, lint, types"
 	@echo "make bench   speed and memory, each against a named rival"
@@ -39,11 +39,11 @@ $(VENV)/.test: $(VENV)/.torch
 $(VENV)/.browser: $(VENV)/.test
 	$(PIP) --editable ".[browser]"
 	@touch $@
+$(VENV)/.ecosystem: $(VENV)/.test
+	$(PIP) --editable ".[ecosystem]"
+	@touch $@
 $(VENV)/.zoo: $(VENV)/.test
 	$(PIP) --editable ".[zoo]"
-	@touch $@
-$(VENV)/.ecosystem: $(VENV)/.test
-	$(PIP) --editable ".[sklearn,peft,lightning,tune,export,tensorboard]"
 	@touch $@
 $(VENV)/.docs: $(VENV)/.ecosystem
 	$(PIP) --editable ".[docs]"
@@ -72,13 +72,13 @@ test-browser: $(VENV)/.browser
 	    apt-get install --yes -qq --no-install-recommends chromium; }
 	$(RUN) -m pytest tests/browser
 
+# Integrations against the real frameworks.
+test-ecosystem: $(VENV)/.ecosystem
+	$(RUN) -m pytest tests/ecosystem --numprocesses auto
+
 # Other people's models, tiny and with random weights: nothing is downloaded but their packages.
 test-zoo: $(VENV)/.zoo
 	$(RUN) -m pytest tests/zoo --numprocesses auto
-
-# Integrations against the frameworks themselves, and the pages that use them.
-test-ecosystem: $(VENV)/.ecosystem
-	$(RUN) -m pytest tests/ecosystem --numprocesses auto
 
 # Warnings are errors, and every reference must lead somewhere.
 docs: $(VENV)/.docs
