@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser test-ecosystem test-zoo check bench format dist release-check clean
+.PHONY: help demo test test-browser test-ecosystem test-zoo docs check bench format dist release-check clean
 
 help:
 	@echo "make demo    the main job on this machine; pictures in $(OUT)/"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-browser  the report in headless Chromium"
 	@echo "make test-ecosystem  scikit-learn and other neighbours"
 	@echo "make test-zoo  models of many libraries, lifted in both routings"
+	@echo "make docs    the site, in $(OUT)/docs/"
 	@echo "make check   formatting, lint, types"
 	@echo "make bench   speed and memory, each against a named rival"
 	@echo "make format  rewrite the sources in the house format"
@@ -43,6 +44,9 @@ $(VENV)/.ecosystem: $(VENV)/.test
 	@touch $@
 $(VENV)/.zoo: $(VENV)/.test
 	$(PIP) --editable ".[zoo]"
+	@touch $@
+$(VENV)/.docs: $(VENV)/.ecosystem
+	$(PIP) --editable ".[docs]"
 	@touch $@
 $(VENV)/.check: $(VENV)/.torch
 	$(PIP) --editable ".[check]"
@@ -75,6 +79,11 @@ test-ecosystem: $(VENV)/.ecosystem
 # Other people's models, tiny and with random weights: nothing is downloaded but their packages.
 test-zoo: $(VENV)/.zoo
 	$(RUN) -m pytest tests/zoo --numprocesses auto
+
+# Warnings are errors, and every reference must lead somewhere.
+docs: $(VENV)/.docs
+	$(RUN) -m sphinx --fail-on-warning --nitpicky --quiet docs $(OUT)/docs
+	@echo "open $(OUT)/docs/index.html"
 
 check: $(VENV)/.check
 	$(RUN) -m ruff format --check .

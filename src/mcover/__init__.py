@@ -39,6 +39,7 @@ from mcover.topology import (
 )
 
 if TYPE_CHECKING:
+    from mcover import nn as nn
     from mcover import optim as optim
     from mcover.nn.lift import lift
     from mcover.nn.loss import cover_loss
@@ -74,11 +75,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Loads torch with the first use of a name that needs it."""
-    if name not in ("cover_loss", "lift", "optim"):
+    if name not in ("cover_loss", "lift", "nn", "optim"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        if name == "optim":
-            return importlib.import_module("mcover.optim")
+        if name in ("nn", "optim"):
+            return importlib.import_module(f"mcover.{name}")
         from mcover import nn
     except ModuleNotFoundError as error:
         if error.name != "torch":

@@ -1,6 +1,6 @@
 """The general M-cover, straight from the paper's equations: any objective that is a sum of factors.
 
-A base objective L(w) = Σ_a ℓ_a(w_∂a) becomes, for given routes ρ,
+A base objective L(w) = Σ_a ℓ_a(w_∂a) becomes, for given routes ρ::
 
     L_M(W | ρ) = Σ_a 1/|∂a| Σ_{i∈∂a} Σ_α ℓ_{a→i}( w_i^(α), { w_j^(ρ_{a→i,j}(α)) : j ∈ ∂a∖i } ).
 
@@ -39,7 +39,7 @@ class FactorGraph:
     """An objective L(w) = Σ_a ℓ_a(w_∂a) over indexed variables, and its M-covers.
 
     Args:
-        factors: :class:`Factor` objects, or pairs ``(loss, variables)``.
+        factors: :class:`~mcover.factor_graph.Factor` objects, or pairs ``(loss, variables)``.
 
     An Ising triangle, its cover as an undirected graph again (``wiring="sym"``):
 

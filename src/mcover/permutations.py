@@ -2,7 +2,7 @@
 
 Two ways to draw from it:
 
-- **exact** (to :data:`EXACT_COVERS` covers, on request to :data:`TABLE_COVERS`): a table over the
+- **exact** (to ``EXACT_COVERS`` = 20 covers, on request to ``TABLE_COVERS`` = 26): a table over the
   2^M sets of columns holds the permanent of what is left, so each row is drawn from its exact
   conditional. The uniform law and a single possible permutation need no table, at any M.
 - **chain** (beyond): :class:`LoopChain`, whose stationary distribution is the law. Before the first
@@ -193,7 +193,7 @@ class LoopChain:
 
     The chain of "Approximating the permanent" (1989), known to physics as a worm: it goes through
     routes that lack one row and one column, and so through a whole turn of a ring or any other
-    alternating cycle, one entry at a time (:func:`~mcover.permutation_kernels.loop_routes`). Swaps
+    alternating cycle, one entry at a time (``permutation_kernels.loop_routes``). Swaps
     of two rows cannot do that where the routes in between are improbable. Zeros do no harm.
 
     How many loops lie between two draws is measured. ``_CHAINS`` chains, half of them from the best

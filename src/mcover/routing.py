@@ -55,7 +55,7 @@ class Bank:
 
     @cached_property
     def inverse(self) -> Routes:
-        """inverse[s, j, β] = the context α that reads copy β of source j: where errors return."""
+        """``inverse[s, j, β]``, the context that reads copy β of source j; errors return to it."""
         return inverse(self.routes)
 
     def redraw(self, seed: Seed) -> Bank:

@@ -28,7 +28,7 @@ _SINKHORN, _NEWTON = 2_000, 10_000  # steps
 class Facts:
     """Three numbers that say how a topology mixes."""
 
-    spectral_gap: float  # 1 − |λ₂|: how fast differences between covers fade; 0 is never
+    spectral_gap: float  # ``1 − |λ₂|``: how fast differences between covers fade; 0 is never
     drift: float  # circular mean of β − α: how many covers along the ring a message moves per read
     effective_width: float  # exp of the mean row entropy: from how many covers a source is read
 
@@ -211,7 +211,7 @@ class Custom(Topology, kind="custom"):
 
 @dataclass(frozen=True)
 class Mixture(Topology, kind="mixture"):
-    """A convex mixture of topologies; made by :func:`mix`."""
+    """A convex mixture of topologies; made by :func:`mcover.mix`."""
 
     parts: tuple[Topology, ...]
     weights: tuple[float, ...]

@@ -75,7 +75,8 @@ def anneal(
         interrupt: called a few times a second; once it is true, the run ends with what it has.
             Ctrl-C does the same.
         progress: True for a live line on stderr (temperature, energy, acceptance, time left), or
-            a function that is called a few times a second with an :class:`AnnealStatus`.
+            a function that is called a few times a second with an
+            :class:`~mcover.annealing.AnnealStatus`.
         workers: threads; one for each CPU by default.
 
     >>> import mcover

@@ -75,7 +75,7 @@ class Problem:
         return np.sum(~_is_right(self.gauged, self._students(weights), self.hidden), axis=-1)
 
     def overlap(self, weights: Weights) -> NDArray[np.float64]:
-        """R = w·w* / |w||w*| with the teacher, shape (..., K·N) → (...); 0 for w = 0.
+        """R = ``w·w* / |w||w*|`` with the teacher, shape (..., K·N) → (...); 0 for w = 0.
 
         Of a committee: the mean over hidden units, matched to the teacher's in the best way.
         NaN where there is no teacher.

@@ -22,7 +22,7 @@ def collapse(covered: Any, how: How = "mean", loader: Iterable[Any] | None = Non
     Args:
         covered: the covered model.
         how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a stack
-            (M, *shape).
+            ``(M, *shape)``.
         loader: training batches to compute running statistics on, as for
             ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, and
             counters are those of the first.

@@ -73,7 +73,7 @@ class Covered(nn.Module):
     tensor.
 
     Attributes:
-        net: the base model's modules; lifted tensors hold all covers, shape (M, *shape). It is not
+        net: the base model's modules; lifted tensors hold all covers, ``(M, *shape)``. It is not
             called itself: each cover runs on a private copy of it.
         settings: what was asked for.
         lifted: names of the lifted parameters in ``net``.
@@ -135,7 +135,7 @@ class Covered(nn.Module):
 
     @property
     def passes(self) -> int:
-        """Passes over the M covers in each forward: streams, or destinations."""
+        """Passes over the M covers in each forward, one a stream or destination."""
         how = self.settings.routing
         if isinstance(how, Messages):
             return how.streams or 1
@@ -143,7 +143,7 @@ class Covered(nn.Module):
 
     @property
     def routes(self) -> NDArray[Any]:
-        """Of the directed lift: the cover that α reads source j from, (S, sources, M)."""
+        """The cover that α reads source j from in the directed lift, shape (S, sources, M)."""
         if not self.is_directed:
             raise McoverError("routes belong to routing='directed'; see covered.mixers().")
         runner = self._runner

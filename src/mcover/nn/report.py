@@ -34,7 +34,7 @@ class ModuleReport:
 
 @dataclass(frozen=True)
 class LiftReport:
-    """What :func:`report` returns; printed, it is a table.
+    """What :meth:`mcover.nn.Covered.report` returns; printed, it is a table.
 
     Attributes:
         counted: whether the cost was counted on an example. Otherwise it is an estimate that uses

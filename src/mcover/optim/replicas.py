@@ -135,7 +135,7 @@ class _Coupled(Optimizer):
 class ReplicatedSGD(_Coupled):
     """rSGD: w_a ← w_a − η[∇L_a + 2g(w_a − w̄)], with w̄ the barycentre before the step.
 
-    It descends Σ_a [L_a + g |w_a − w̄|²] (Pittorino et al., 2021), and g grows exponentially:
+    It descends ``Σ_a [L_a + g |w_a − w̄|²]`` (Pittorino et al., 2021), and g grows exponentially:
     g_t = g_0 · growth^(t/steps) in step t, constant from step ``steps`` on. The fraction 2ηg that a
     step pulls is limited: from 1 on, all replicas are set to the barycentre of what the base made
     of them, so that ``coupling=inf`` keeps them together.
@@ -150,10 +150,10 @@ class ReplicatedSGD(_Coupled):
     >>> optimizer.step()
 
     Args:
-        params: stacks (M, *shape), ``covered.stacks().values()``; or parameter groups, those with
-            ``"replicas": False`` for what all covers share, where the base alone acts.
+        params: stacks ``(M, *shape)``, ``covered.stacks().values()``; or parameter groups, those
+            with ``"replicas": False`` for what all covers share, where the base alone acts.
         lr: η, also of the base optimizer.
-        coupling: g_0. "auto" is Σ_a L_a / Σ_a |w_a − w̄|² at the start, squared distances summed
+        coupling: g_0. "auto" is ``Σ_a L_a / Σ_a |w_a − w̄|²`` at the start, squared distances summed
             over all weights: then both terms of the objective are of one size. The losses are
             taken from the closure of the first step, or from :meth:`start`.
         growth: by how much the coupling grows in all.
@@ -281,7 +281,7 @@ class ElasticSGD(_Coupled):
 
     @torch.no_grad()
     def centre(self, stack: Tensor) -> Tensor:
-        """x̃ of one stack, shape (*shape); the barycentre before the first step."""
+        """x̃ of one stack, in the base's shape; the barycentre before the first step."""
         found: Tensor | None = self.state.get(stack, {}).get("centre")
         return stack.mean(0) if found is None else found.clone()
 

@@ -1,0 +1,61 @@
+"""How the site is built: ``make docs``, warnings are errors."""
+
+import sys
+from pathlib import Path
+
+import mcover
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "mcover"
+author = "The mcover developers"
+copyright = "the mcover developers"
+version = release = mcover.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "myst_nb",
+    "dataclass_fields",
+    "inline_figures",
+    "mathml",
+    "no_requests",
+]
+exclude_patterns = ["_build"]
+
+# Markdown, and one notebook that is run when the site is built.
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 900
+nb_output_stderr = "remove"  # live lines that appear where a machine is slow
+
+# The reference: what docstrings say, in the order of the source.
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+add_module_names = False
+
+nitpicky = True
+nitpick_ignore_regex = [
+    # Names of other projects: their inventories would have to be downloaded by every build.
+    (r"py:.*", r"(torch|np|numpy|nn|collections|pathlib|sklearn|lightning|transformers|peft)\..*"),
+    (r"py:.*", r"(Tensor|ArrayLike|NDArray|ParamsT|Path|SeedSequence|Generator|Optimizer)"),
+]
+
+# Nothing is fetched by a page: the theme's files are beside it, formulas are MathML.
+html_theme = "furo"
+html_title = "mcover"
+html_static_path = ["_static"]
+html_css_files = ["house.css"]
+html_math_renderer = "mathml"
+html_copy_source = False
+html_show_copyright = False
+html_theme_options = {"sidebar_hide_name": False}
+pygments_style, pygments_dark_style = "friendly", "github-dark"

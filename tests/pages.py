@@ -1,0 +1,77 @@
+"""Pages of the documentation: their blocks of code, and what a page prints when it runs."""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOK = "docs/story.ipynb"
+_DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+MARKDOWN = ["README.md", *(page for page in _DOCS if not page.startswith("docs/_build"))]
+
+# Pages whose code needs a framework of its own: make test-ecosystem runs them.
+FRAMEWORKS = (
+    "docs/tutorials/hugging_face.md",
+    "docs/tutorials/scikit_learn.md",
+    "docs/howto/export.md",
+    "docs/howto/lightning.md",
+)
+
+# What frameworks say about themselves and one another, which no page can help.
+_THEIR_OWN = (
+    "ignore:`isinstance(treespec, LeafSpec)` is deprecated:FutureWarning",
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning",
+)
+
+_BETWEEN = "\x1e"
+
+
+class Block(NamedTuple):
+    """A fenced block, and the line that its text begins on, from 1."""
+
+    language: str
+    line: int
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page, or the code cells of a notebook."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if page.endswith(".ipynb"):
+        cells = [c["source"] for c in json.loads(text)["cells"] if c["cell_type"] == "code"]
+        return [Block("python", 0, "".join(cell) + "\n") for cell in cells]
+    found = re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [Block(m[1], text.count("\n", 0, m.start(2)) + 1, m[2]) for m in found]
+
+
+def printed(page: str, folder: Path) -> list[tuple[Block, str]]:
+    """Runs a page's Python in order, in one fresh interpreter: what each block printed."""
+    code, line = "", 1
+    runs = [block for block in blocks(page) if block.language == "python"]
+    for block in runs:
+        # Blank lines, so that a traceback has the line numbers of the page.
+        code += "\n" * max(0, block.line - 1 - line) + f"print({_BETWEEN!r})\n" + block.text
+        line = code.count("\n") + 1
+    script = folder / "page.py"
+    script.write_text(code, encoding="utf-8")
+    filters = ("error", *(_THEIR_OWN if page in FRAMEWORKS else ()))
+    options = [option for one in filters for option in ("-W", one)]
+    done = subprocess.run(
+        [sys.executable, *options, script.name],
+        cwd=folder, capture_output=True, text=True, encoding="utf-8",
+        env=os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    if done.returncode:
+        raise AssertionError(f"{page} does not run:\n{done.stderr}")
+    return list(zip(runs, done.stdout.split(_BETWEEN + "\n")[1:], strict=True))
+
+
+def shown(page: str) -> dict[int, str]:
+    """What a page says that a block prints, by the block's line: the text block right after it."""
+    pairs = itertools.pairwise(blocks(page))
+    return {a.line: b.text for a, b in pairs if (a.language, b.language) == ("python", "text")}
