@@ -99,6 +99,7 @@ bench: $(VENV)/.torch
 	$(RUN) bench/directed.py
 	$(RUN) bench/first_step.py
 	$(RUN) bench/committee.py
+	$(RUN) bench/sklearn_estimators.py --quick
 
 format: $(VENV)/.check
 	$(RUN) -m ruff format .

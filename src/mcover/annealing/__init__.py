@@ -31,10 +31,17 @@ if TYPE_CHECKING:
     from mcover.annealing.message_passing import amp as amp
     from mcover.annealing.message_passing import information_threshold as information_threshold
     from mcover.annealing.message_passing import state_evolution as state_evolution
+    from mcover.annealing.packed import pack_above as pack_above
+    from mcover.annealing.packed import pack_signs as pack_signs
+    from mcover.annealing.packed import packed_fields as packed_fields
+    from mcover.annealing.packed import unpack_signs as unpack_signs
+
+_PACKED = ("pack_above", "pack_signs", "packed_fields", "unpack_signs")
 
 
 def __getattr__(name: str) -> Any:
-    """Loads SciPy with the first use of message passing."""
-    if name not in _LAZY:
+    """Loads SciPy with the first use of message passing, and numba with that of packed bits."""
+    if name not in (*_LAZY, *_PACKED):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("mcover.annealing.message_passing"), name)
+    room = "packed" if name in _PACKED else "message_passing"
+    return getattr(import_module(f"mcover.annealing.{room}"), name)

@@ -1,0 +1,192 @@
+"""Estimators of mcover.sklearn against scikit-learn's own, on its data and on a ±1 teacher.
+
+Every estimator has its defaults (scikit-learn's have a StandardScaler in front, and so has our
+network) and sees the same folds of repeated, stratified cross-validation. The teacher is a random
+±1 perceptron of 401 inputs with 1.6 training patterns a weight, near the capacity, a new one for
+each repeat. Times are CPU seconds on one thread. Bytes are of the arrays that ``predict`` reads
+(``weights`` alone, and with cuts or scaler), and of the pickled estimator, which has covers and
+history too. Folds share samples, so the intervals are narrower than those of new data would be.
+
+    python bench/sklearn_estimators.py --quick
+"""
+
+import argparse
+import pickle
+import time
+import warnings
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Perceptron
+from sklearn.model_selection import StratifiedKFold
+from sklearn.multiclass import OutputCodeClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from threadpoolctl import threadpool_limits
+
+import mcover
+from mcover.annealing import pack_signs, packed_fields
+from mcover.sklearn import (
+    MCoverCommitteeClassifier,
+    MCoverMLPClassifier,
+    MCoverPerceptronClassifier,
+)
+from timing import best_in_turns, rows
+
+FOLDS = 5
+INPUTS, ALPHA = 401, 1.6
+SIGNS = {
+    "MCoverPerceptron": MCoverPerceptronClassifier(random_state=0),
+    "MCoverCommittee": MCoverCommitteeClassifier(random_state=0),
+}
+OTHERS = {
+    "MCoverMLP": MCoverMLPClassifier(random_state=0),
+    "Perceptron": Perceptron(random_state=0),
+    "LogisticRegression": LogisticRegression(),
+    "LinearSVC": LinearSVC(random_state=0),
+    "MLPClassifier": MLPClassifier(random_state=0),
+}
+SCALED = {name: make_pipeline(StandardScaler(), model) for name, model in OTHERS.items()}
+CODES = {
+    "one-vs-rest, 1 student a class": MCoverPerceptronClassifier(students=1, random_state=0),
+    "one-vs-rest, 3 students a class": MCoverPerceptronClassifier(students=3, random_state=0),
+    "output codes, 3 students a class": OutputCodeClassifier(
+        MCoverPerceptronClassifier(students=1, random_state=0), code_size=3, random_state=0
+    ),
+}
+
+
+def teacher(repeat: int):
+    problem = mcover.teacher_student(INPUTS, ALPHA * FOLDS / (FOLDS - 1), seed=repeat)
+    return problem.patterns.astype(float), problem.labels
+
+
+DATA = {
+    "digits": (lambda repeat: load_digits(return_X_y=True), 2),
+    "breast cancer": (lambda repeat: load_breast_cancer(return_X_y=True), 4),
+    "wine": (lambda repeat: load_wine(return_X_y=True), 4),
+    "±1 teacher": (teacher, 4),
+}
+
+
+def folds(name: str, quick: bool):
+    load, repeats = DATA[name]
+    for repeat in range(1 if quick else repeats):
+        X, y = load(repeat)
+        cut = StratifiedKFold(FOLDS, shuffle=True, random_state=repeat)
+        for train, test in cut.split(X, y):
+            yield X[train], y[train], X[test], y[test]
+
+
+def judge(model, name: str, quick: bool):
+    """Accuracy with its interval, CPU seconds of a fit, and the last fitted model."""
+    scores, seconds = [], []
+    for X, y, X_test, y_test in folds(name, quick):
+        fitted = clone(model)
+        begin = time.process_time()
+        fitted.fit(X, y)
+        seconds.append(time.process_time() - begin)
+        scores.append(fitted.score(X_test, y_test))
+    return mcover.statistics.mean(scores), float(np.median(seconds)), fitted
+
+
+def model_bytes(fitted) -> tuple[int, int]:
+    """Of the weights, and of all arrays that predict reads."""
+    if isinstance(fitted, MCoverPerceptronClassifier):
+        return fitted.packed_.nbytes, sum(
+            array.nbytes for array in (fitted.packed_, fitted.cuts_, fitted.columns_)
+        )
+    scaler, model = fitted
+    if isinstance(model, MCoverMLPClassifier):
+        weights = sum(value.nbytes for value in model.collapsed_.parameters())
+    elif isinstance(model, MLPClassifier):
+        weights = sum(array.nbytes for array in model.coefs_ + model.intercepts_)
+    else:
+        weights = model.coef_.nbytes + model.intercept_.nbytes
+    return weights, weights + scaler.mean_.nbytes + scaler.scale_.nbytes
+
+
+def compare(quick: bool) -> None:
+    next(iter(SIGNS.values())).fit([[0.0], [1.0]], [0, 1])  # compiles
+    header = ["estimator", "accuracy [95 %]", "n", "fit s", "weights B", "predict B", "pickle B"]
+    for name in DATA:
+        lines = []
+        for label, model in (SIGNS | SCALED).items():
+            accuracy, seconds, fitted = judge(model, name, quick)
+            sizes = (*model_bytes(fitted), len(pickle.dumps(fitted)))
+            cells = [f"{accuracy:.4f}", str(accuracy.n), f"{seconds:.3f}"]
+            lines.append([label, *cells, *(f"{size:,}" for size in sizes)])
+        rows(name, header, lines)
+
+
+def codes(quick: bool) -> None:
+    lines = []
+    for label, model in CODES.items():
+        accuracy, seconds, _ = judge(model, "digits", quick)
+        lines.append([label, f"{accuracy:.4f}", str(accuracy.n), f"{seconds:.3f}"])
+    rows("ten classes from ±1 perceptrons: digits", ["how", "accuracy [95 %]", "n", "fit s"], lines)
+
+
+def prediction(quick: bool) -> None:
+    """Packed fields against a float32 product of the same signs, and predict against predict."""
+    rng, seconds, samples = np.random.default_rng(0), 0.5 if quick else 3.0, 10_000
+    lines, rates = [], []
+    for inputs, students in ((449, 30), (1001, 1), (1001, 30), (1001, 150)):
+        x, w = (
+            (2 * rng.integers(0, 2, (rows, inputs)) - 1).astype(np.int8)
+            for rows in (samples, students)
+        )
+        bits, words = pack_signs(x), pack_signs(w)
+        floats, matrix = x.astype(np.float32), np.ascontiguousarray(w.T, dtype=np.float32)
+        took = best_in_turns(
+            {
+                "packed": lambda b=bits, w=words, n=inputs: packed_fields(b, w, n),
+                "float32": lambda x=floats, w=matrix: x @ w,
+            },
+            seconds,
+        )
+        rates.append(words.size * samples / 8 / took["packed"])
+        times = [f"{1e3 * took[key]:.3f} ms" for key in took]
+        ratio = f"{took['float32'] / took['packed']:.1f}"
+        lines.append([str(inputs), str(students), *times, ratio])
+    header = ["inputs", "students", "packed", "float32 product", "float32 / packed"]
+    rows(f"fields of {samples:,} patterns", header, lines)
+    print(f"512-bit words a second: {max(rates):.2e} in predict, {annealer_rate():.2e} in anneal")
+
+    X, y = load_digits(return_X_y=True)
+    many = np.tile(X, (6, 1))
+    models = {label: clone(model).fit(X, y) for label, model in (SIGNS | SCALED).items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        took = best_in_turns({k: lambda m=m: m.predict(many) for k, m in models.items()}, seconds)
+    lines = [[label, f"{1e9 * took[label] / len(many):.0f} ns"] for label in models]
+    rows("predict of digits, from floats to classes", ["estimator", "a sample"], lines)
+
+
+def annealer_rate() -> float:
+    """Contexts times words of 512 patterns that the annealer goes through, a second."""
+    problem = mcover.teacher_student(1000, 1.58, seed=0)
+    result = mcover.anneal(problem, mcover.MCover(3, bank=10), num_sweeps=500, workers=1, seed=0)
+    words = -(-len(problem.patterns) // 512)
+    return float(result.proposals[0] * 10 * words / result.seconds[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one repeat of everything")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)  # defaults are what is compared
+    torch.set_num_threads(1)
+    with threadpool_limits(limits=1):
+        compare(given.quick)
+        codes(given.quick)
+        prediction(given.quick)
+
+
+if __name__ == "__main__":
+    main()

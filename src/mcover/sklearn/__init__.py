@@ -1,0 +1,51 @@
+"""Estimators for scikit-learn: annealed ±1 students, and networks trained as M routed copies.
+
+>>> from sklearn.datasets import load_wine
+>>> from mcover.sklearn import MCoverPerceptronClassifier
+>>> X, y = load_wine(return_X_y=True)
+>>> model = MCoverPerceptronClassifier(random_state=0).fit(X[::2], y[::2])
+>>> bool(model.score(X[1::2], y[1::2]) > 0.9)
+True
+"""
+
+from typing import TYPE_CHECKING, Any
+
+try:
+    import sklearn.callback  # noqa: F401 (new in 1.9)
+except ModuleNotFoundError as error:
+    if error.name not in ("sklearn", "sklearn.callback"):
+        raise
+    raise ModuleNotFoundError(
+        "mcover.sklearn needs scikit-learn 1.9 or newer, which is not installed; write "
+        "pip install 'mcover[sklearn]'.",
+        name="sklearn",
+    ) from error
+
+from mcover.sklearn.signs import MCoverCommitteeClassifier, MCoverPerceptronClassifier
+
+if TYPE_CHECKING:
+    from mcover.sklearn.networks import MCoverMLPClassifier, MCoverMLPRegressor
+
+__all__ = [
+    "MCoverCommitteeClassifier",
+    "MCoverMLPClassifier",
+    "MCoverMLPRegressor",
+    "MCoverPerceptronClassifier",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads torch with the first use of a network; ±1 students do without."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from mcover.sklearn import networks
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"mcover.sklearn.{name} needs torch, which is not installed; write "
+            "pip install 'mcover[sklearn]'.",
+            name="torch",
+        ) from error
+    return getattr(networks, name)

@@ -1,0 +1,320 @@
+"""Classifiers of ±1 weights, annealed in M covers; fitted, they are one bit a weight.
+
+**Bits.** A feature becomes up to k bits, bit j being whether its value lies above cut j
+(``thermometer=k``; with k = 1 the cut is the median). The cuts are fitted: cut j is the midpoint of
+two neighbouring values of the training data, those that split it nearest to the share j / (k + 1).
+Cuts that coincide are one bit, and a constant feature has none. One or two bits that are always set
+serve as bias, and make the number of bits odd: no field is ever zero.
+
+**Classes.** One question for two classes, one against the rest for each of several. ``students``
+independent annealings answer each question, and their margins are added. With as many ±1 students
+error-correcting output codes did worse: see ``bench/sklearn_estimators.py`` for the numbers.
+
+**Weights of samples** are numbers of copies: a pattern of weight 3 counts as three, exactly.
+Weights that are not whole, or large, are rounded to multiples of an eighth of their mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from joblib import effective_n_jobs
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from mcover import Committee, GaussianRing, MCover, McoverError, anneal, checks
+from mcover.annealing import (
+    AnnealResult,
+    Method,
+    Schedule,
+    pack_above,
+    pack_signs,
+    packed_fields,
+    unpack_signs,
+)
+
+Signs = NDArray[np.int8]
+
+_FLOATS = (np.float64, np.float32)
+_COPIES = 8  # of a pattern of mean weight, where weights are rounded
+_HOT, _COLD = 0.4, 0.01  # the paper's temperatures
+
+
+class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+    """A perceptron of ±1 weights on fitted bits, annealed in M covers.
+
+    Args:
+        covers: copies M that are annealed together.
+        sigma: width of the ring of covers that routes are drawn from; ``math.inf`` is uniform.
+        bank: destinations whose routes are kept, at most one a weight; None keeps all of them.
+        method: :class:`mcover.MCover`, :class:`mcover.RSA` or :class:`mcover.Vanilla`, in place of
+            ``covers``, ``sigma`` and ``bank``.
+        sweeps: of annealing, from temperature 0.4 to 0.01.
+        schedule: temperatures, e.g. :class:`mcover.LinearSchedule`, in place of ``sweeps``.
+        thermometer: bits a feature, at most.
+        students: independent annealings for each question, whose margins are added.
+        class_weight: weights of classes as a dict, or "balanced".
+        n_jobs: threads; the result does not depend on it.
+        random_state: seed of starts, routes and proposals.
+
+    Attributes:
+        classes_: the classes, sorted.
+        columns_: the feature that each bit looks at, shape (bits,).
+        cuts_: what it is compared with; −∞ for the bits of the bias.
+        collapsed_: the ±1 students, shape (questions, students, 1, bits).
+        covers_: the covers they were collapsed from, (questions, students, covers, 1, bits).
+        packed_: the students in 64-bit words, all that ``predict`` needs beside the cuts;
+            ``packed_covers_`` their covers.
+        history_: the course of annealing: sweep and temperature (points,); energy, acceptance and
+            cover_overlap (questions, students, points); training_error (questions, students).
+        n_features_in_: number of features; ``feature_names_in_`` their names, where X had some.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = MCoverPerceptronClassifier(thermometer=3, random_state=0).fit(X, y)
+    >>> model.collapsed_.shape, model.packed_.nbytes
+    ((1, 3, 1, 91), 48)
+    """
+
+    def __init__(
+        self,
+        *,
+        covers: int = 3,
+        sigma: float = 1.5,
+        bank: int | None = 4,
+        method: Method | None = None,
+        sweeps: int = 300,
+        schedule: Schedule | ArrayLike | None = None,
+        thermometer: int = 7,
+        students: int = 3,
+        class_weight: dict[Any, float] | str | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.covers = covers
+        self.sigma = sigma
+        self.bank = bank
+        self.method = method
+        self.sweeps = sweeps
+        self.schedule = schedule
+        self.thermometer = thermometer
+        self.students = students
+        self.class_weight = class_weight
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Any:
+        """Fits the cuts, then anneals the students of every question.
+
+        Args:
+            X: features, shape (samples, features).
+            y: classes, shape (samples,).
+            sample_weight: how many times each sample counts, shape (samples,).
+        """
+        X, y = validate_data(self, X, y, dtype=_FLOATS)
+        check_classification_targets(y)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) == 1:
+            raise McoverError("y has 1 class where its weights are not zero; give at least two.")
+        copies, heat = _copies(weight * compute_sample_weight(self.class_weight, y))
+        metadata = None if sample_weight is None else {"sample_weight": weight}
+        about = {"estimator": self, "X": X, "y": y, "metadata": metadata}
+        questions = range(len(self.classes_)) if len(self.classes_) > 2 else range(1, 2)
+        context = self._init_callback_context(max_subtasks=len(questions))
+        context.call_on_fit_task_begin(**about)
+
+        thermometer = checks.whole("thermometer", self.thermometer, 1)
+        self.columns_, self.cuts_ = _cuts(X, copies, thermometer)
+        bits = len(self.cuts_)
+        patterns = unpack_signs(pack_above(X, self.columns_, self.cuts_), bits)
+        answers = self._anneal(
+            np.repeat(patterns, copies, axis=0), np.repeat(labels, copies), questions, heat
+        )
+        results = []
+        for _ in questions:
+            task = context.subcontext(task_name="question")
+            task.call_on_fit_task_begin(**about)
+            results.append(next(answers))
+            task.call_on_fit_task_end(**about)
+        collapsed = np.stack([result.collapsed_sign for result in results])
+        covers = np.stack([result.weights for result in results])
+        self.packed_, self.packed_covers_ = (
+            pack_signs(signs.reshape(-1, bits)).reshape(*signs.shape[:-1], self._hidden(), -1)
+            for signs in (collapsed, covers)
+        )
+        self.history_ = _history(results, copies.sum())
+        context.call_on_fit_task_end(**about, reconstruction_attributes={})
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Margins of the students, their mean: (samples,) for two classes, else (samples, classes).
+
+        The students run on packed bits.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=_FLOATS, reset=False)
+        bits = pack_above(X, self.columns_, self.cuts_)
+        rows = self.packed_.reshape(-1, self.packed_.shape[-1])
+        fields = packed_fields(bits, rows, len(self.cuts_))
+        fields = fields.reshape(len(X), *self.packed_.shape[:-1])
+        margins = self._margins(fields).mean(axis=2)
+        return margins[:, 0] if margins.shape[1] == 1 else margins
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class of each sample."""
+        margins = self.decision_function(X)
+        return self.classes_[margins.argmax(axis=1) if margins.ndim > 1 else (margins > 0) * 1]
+
+    @property
+    def collapsed_(self) -> Signs:
+        """The ±1 students, shape (questions, students, hidden units, bits)."""
+        return unpack_signs(self.packed_, len(self.cuts_))
+
+    @property
+    def covers_(self) -> Signs:
+        """The covers they were collapsed from, (questions, students, covers, hidden, bits)."""
+        return unpack_signs(self.packed_covers_, len(self.cuts_))
+
+    def _anneal(
+        self, patterns: Signs, labels: NDArray[np.int64], questions: range, heat: float
+    ) -> Iterator[AnnealResult]:
+        """One result for each question, in their order; its reads are the students."""
+        hidden, students = self._hidden(), checks.whole("students", self.students, 1)
+        method = self._method(patterns.shape[1] * hidden)
+        temperatures = heat * self._temperatures()
+        threads = max(1, effective_n_jobs(self.n_jobs) // len(questions))
+        seeds = check_random_state(self.random_state).randint(2**31, size=len(questions))
+
+        def ask(question: int, seed: int) -> AnnealResult:
+            problem = Committee(patterns, np.where(labels == question, 1, -1), hidden)
+            reads = {"num_reads": students, "seed": seed, "workers": threads}
+            result = anneal(problem, method, schedule=temperatures, **reads)
+            if result.interrupted:
+                raise KeyboardInterrupt
+            return result
+
+        run = Parallel(n_jobs=self.n_jobs, prefer="threads", return_as="generator")
+        return run(delayed(ask)(*one) for one in zip(questions, seeds.tolist(), strict=True))
+
+    def _method(self, sites: int) -> Method:
+        if self.method is not None:
+            return self.method
+        bank = self.bank if self.bank is None else min(checks.whole("bank", self.bank, 1), sites)
+        return MCover(self.covers, GaussianRing(self.sigma, shift=2), bank)
+
+    def _temperatures(self) -> NDArray[np.float64]:
+        if self.schedule is None:
+            return np.linspace(_HOT, _COLD, checks.whole("sweeps", self.sweeps, 1))
+        if isinstance(self.schedule, Schedule):
+            return self.schedule.temperatures()
+        return checks.reals("schedule", self.schedule, ndim=1)
+
+    def _hidden(self) -> int:
+        return 1
+
+    def _margins(self, fields: NDArray[np.int32]) -> NDArray[np.float64]:
+        """One margin a student, (samples, questions, students, hidden) → without the last axis."""
+        return fields[..., 0] / math.sqrt(len(self.cuts_))
+
+
+class MCoverCommitteeClassifier(MCoverPerceptronClassifier):
+    """A committee machine of ±1 weights: each student is the majority of some perceptrons.
+
+    Its margin is the vote, in −1…1; the mean field of the hidden units decides between equal votes.
+
+    Args:
+        hidden: perceptrons in each student; odd numbers leave no vote undecided.
+        covers: and all others as in :class:`MCoverPerceptronClassifier`, which also has the
+            attributes.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: int = 5,
+        covers: int = 3,
+        sigma: float = 1.5,
+        bank: int | None = 4,
+        method: Method | None = None,
+        sweeps: int = 300,
+        schedule: Schedule | ArrayLike | None = None,
+        thermometer: int = 7,
+        students: int = 3,
+        class_weight: dict[Any, float] | str | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            covers=covers,
+            sigma=sigma,
+            bank=bank,
+            method=method,
+            sweeps=sweeps,
+            schedule=schedule,
+            thermometer=thermometer,
+            students=students,
+            class_weight=class_weight,
+            n_jobs=n_jobs,
+            random_state=random_state,
+        )
+        self.hidden = hidden
+
+    def _hidden(self) -> int:
+        return checks.whole("hidden", self.hidden, 1)
+
+    def _margins(self, fields: NDArray[np.int32]) -> NDArray[np.float64]:
+        hidden = fields.shape[-1]
+        votes = 2 * (fields > 0).sum(axis=-1) - hidden
+        return (votes + fields.sum(axis=-1) / (hidden * (len(self.cuts_) + 1))) / hidden
+
+
+def _cuts(
+    X: NDArray[Any], copies: NDArray[np.int64], bits: int
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Column and cut of every bit, those of the bias last."""
+    columns, cuts = [], []
+    levels = np.arange(1, bits + 1) / (bits + 1)
+    for column, values in enumerate(X.T):
+        seen, where = np.unique(values.astype(np.float64), return_inverse=True)
+        share = np.cumsum(np.bincount(where, weights=copies))[:-1] / copies.sum()
+        if not share.size:
+            continue
+        at = np.unique(np.abs(share[:, None] - levels).argmin(axis=0))
+        low, high = seen[at], seen[at + 1]
+        middle = low / 2 + high / 2
+        cuts.extend(np.where((low < middle) & (middle < high), middle, low))
+        columns.extend([column] * len(at))
+    bias = 1 + len(cuts) % 2
+    return np.array(columns + [0] * bias, dtype=np.intp), np.array(cuts + [-np.inf] * bias)
+
+
+def _history(results: list[AnnealResult], patterns: int) -> dict[str, NDArray[Any]]:
+    """The courses of all questions, which have their points in common."""
+    courses = [result.trajectory for result in results]
+    names = ("energy", "acceptance", "cover_overlap")
+    return {
+        "sweep": courses[0].sweep,
+        "temperature": courses[0].temperature,
+        **{name: np.stack([getattr(course, name) for course in courses]) for name in names},
+        "training_error": np.stack([result.training_errors for result in results]) / patterns,
+    }
+
+
+def _copies(weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], float]:
+    """Copies of each pattern, and what temperatures are to be multiplied with."""
+    mean = weight.mean()
+    if mean <= _COPIES and np.all(weight == np.rint(weight)):
+        return weight.astype(np.int64), 1.0
+    return np.rint(weight / mean * _COPIES).astype(np.int64), float(_COPIES)

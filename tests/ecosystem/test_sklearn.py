@@ -1,0 +1,502 @@
+"""The estimators against scikit-learn: its checks, its tools, and what they promise themselves."""
+
+import math
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.callback import ScoringMonitor
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_regression
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler, scale
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import mcover
+from mcover.sklearn import (
+    MCoverCommitteeClassifier,
+    MCoverMLPClassifier,
+    MCoverMLPRegressor,
+    MCoverPerceptronClassifier,
+)
+
+SMALL = {"covers": 3, "max_iter": 20, "learning_rate_init": 0.02}
+SIGNS = [MCoverPerceptronClassifier, MCoverCommitteeClassifier]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def wine():
+    X, y = load_wine(return_X_y=True)
+    return scale(X), y
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    return load_breast_cancer(return_X_y=True)
+
+
+@parametrize_with_checks(
+    [
+        MCoverPerceptronClassifier(),
+        MCoverCommitteeClassifier(),
+        MCoverMLPClassifier((16,), **SMALL),
+        MCoverMLPRegressor((16,), **SMALL),
+    ]
+)
+def test_the_contract_is_kept(estimator, check):
+    check(estimator)
+
+
+# ±1 students
+
+
+@pytest.mark.parametrize("cls", SIGNS)
+@pytest.mark.parametrize("data", [load_wine, load_breast_cancer])
+def test_packed_prediction_is_the_plain_one(cls, data):
+    X, y = data(return_X_y=True)
+    model = cls(sweeps=40, random_state=0).fit(X, y)
+    bits = np.where(X[:, model.columns_] > model.cuts_, 1, -1)
+    fields = np.einsum("pn,qshn->pqsh", bits, model.collapsed_.astype(int))
+    if cls is MCoverPerceptronClassifier:
+        margins = fields[..., 0] / math.sqrt(bits.shape[1])
+    else:
+        margins = (np.sign(fields).sum(-1) + fields.mean(-1) / (bits.shape[1] + 1)) / 5
+    margins = margins.mean(axis=2)
+    wanted = margins.argmax(axis=1) if margins.shape[1] > 1 else (margins[:, 0] > 0) * 1
+    np.testing.assert_allclose(model.decision_function(X), margins.squeeze())
+    np.testing.assert_array_equal(model.predict(X), model.classes_[wanted])
+    assert np.all(fields != 0)
+
+
+def test_a_student_is_the_majority_of_its_covers_and_one_bit_a_weight(wine):
+    model = MCoverCommitteeClassifier(hidden=3, students=2, sweeps=20, random_state=0).fit(*wine)
+    bits = len(model.cuts_)
+    assert model.covers_.shape == (3, 2, 3, 3, bits)
+    assert model.collapsed_.shape == (3, 2, 3, bits)
+    np.testing.assert_array_equal(model.collapsed_, np.sign(model.covers_.sum(axis=2, dtype=int)))
+    assert model.packed_.nbytes == 3 * 2 * 3 * -(-bits // 64) * 8
+    assert model.history_["energy"].shape == (3, 2, len(model.history_["temperature"]))
+    wrong = model.history_["training_error"]
+    assert wrong.shape == (3, 2)
+    assert np.all((wrong >= 0) & (wrong < 0.4))
+
+
+def cuts_of(X, k):
+    y = np.arange(len(X)) % 2
+    model = MCoverPerceptronClassifier(thermometer=k, sweeps=1, students=1).fit(X, y)
+    return [
+        model.cuts_[(model.columns_ == i) & np.isfinite(model.cuts_)] for i in range(X.shape[1])
+    ]
+
+
+def test_cuts_are_quantiles_between_values_of_the_data():
+    X = np.stack([np.arange(8), [0, 0, 0, 0, 0, 0, 0, 1], np.ones(8), [-1, 1] * 4], axis=1)
+    median, few, constant, signs = cuts_of(X, 1)
+    assert (median, few, signs) == ([3.5], [0.5], [0.0])
+    assert constant.size == 0
+    quartiles, few, constant, signs = cuts_of(X, 3)
+    assert quartiles.tolist() == [1.5, 3.5, 5.5]
+    assert (few, signs) == ([0.5], [0.0])
+    assert constant.size == 0
+
+
+def test_every_cut_splits_the_data_however_close_or_large_its_values():
+    low, large = np.nextafter(1, 2), np.finfo(float).max
+    X = np.array([[1.0, -large], [low, large], [1.0, -large], [low, large]])
+    for cuts, values in zip(cuts_of(X, 1), X.T, strict=True):
+        assert np.any(values > cuts)
+        assert np.any(values <= cuts)
+
+
+def test_the_number_of_bits_is_odd_and_has_a_bias(wine):
+    for k in (1, 2, 3):
+        model = MCoverPerceptronClassifier(thermometer=k, sweeps=1).fit(*wine)
+        assert len(model.cuts_) % 2 == 1
+        assert 1 <= np.sum(model.cuts_ == -np.inf) <= 2
+
+
+def test_near_capacity_the_teacher_is_found():
+    problem = mcover.teacher_student(201, alpha=2.0, seed=3)
+    X, y = problem.patterns.astype(float), problem.labels
+    model = MCoverPerceptronClassifier(sweeps=1000, random_state=0).fit(X, y)
+    fresh = 2.0 * np.random.default_rng(1).integers(0, 2, (2000, 201)) - 1
+    np.testing.assert_array_equal(model.predict(fresh), np.sign(fresh @ problem.teacher))
+
+
+@pytest.mark.parametrize("cls", SIGNS)
+def test_whole_weights_are_copies(cls, cancer):
+    X, y = cancer[0][:120], cancer[1][:120]
+    copies = np.random.default_rng(0).integers(0, 4, len(X))
+    weighted = cls(sweeps=30, random_state=0).fit(X, y, sample_weight=copies)
+    repeated = cls(sweeps=30, random_state=0).fit(X.repeat(copies, axis=0), y.repeat(copies))
+    np.testing.assert_array_equal(weighted.cuts_, repeated.cuts_)
+    np.testing.assert_array_equal(weighted.covers_, repeated.covers_)
+
+
+def test_the_unit_of_weights_does_not_matter_where_they_are_rounded(cancer):
+    X, y = cancer
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(X))
+    one, other = (
+        MCoverPerceptronClassifier(sweeps=30, random_state=0).fit(X, y, sample_weight=weight * unit)
+        for unit in (1, 1000)
+    )
+    np.testing.assert_array_equal(one.covers_, other.covers_)
+
+
+@pytest.mark.parametrize("cls", SIGNS)
+def test_class_weights_shift_the_balance(cls):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 300)
+    X = rng.normal(size=(300, 4)) + 0.5 * y[:, None]
+    share = [
+        cls(class_weight=weight, random_state=0).fit(X, y).predict(X).mean()
+        for weight in ({0: 9.5, 1: 1}, {0: 1, 1: 9.5})
+    ]
+    assert share[0] < 0.3
+    assert share[1] > 0.7
+
+
+def test_balanced_weights_are_those_of_the_classes(cancer):
+    X, y = cancer
+    count = np.bincount(y)
+    models = [
+        MCoverPerceptronClassifier(class_weight=weight, sweeps=20, random_state=0).fit(X, y)
+        for weight in ("balanced", {0: 1 / count[0], 1: 1 / count[1]}, None)
+    ]
+    np.testing.assert_array_equal(models[0].covers_, models[1].covers_)
+    assert np.any(models[0].covers_ != models[2].covers_)
+
+
+def test_results_depend_on_the_seed_and_not_on_the_number_of_jobs(wine):
+    models = [
+        MCoverPerceptronClassifier(sweeps=20, random_state=seed, n_jobs=jobs).fit(*wine)
+        for seed, jobs in ((0, None), (0, 5), (1, None))
+    ]
+    np.testing.assert_array_equal(models[0].covers_, models[1].covers_)
+    assert np.any(models[0].covers_ != models[2].covers_)
+
+
+@pytest.mark.parametrize("schedule", [mcover.LinearSchedule(0.4, 0.1, 0.01), [0.4, 0.2, 0.1]])
+@pytest.mark.parametrize("method", [mcover.RSA(covers=4), mcover.Vanilla(), mcover.MCover(5)])
+def test_values_of_the_library_are_options(wine, method, schedule):
+    model = MCoverPerceptronClassifier(method=method, schedule=schedule, random_state=0).fit(*wine)
+    assert model.covers_.shape[2] == method.covers
+    assert model.history_["temperature"].tolist()[0] == 0.4
+    assert model.history_["temperature"].tolist()[-1] == pytest.approx(0.1)
+
+
+# What all have in common
+
+
+@pytest.mark.parametrize(
+    ("model", "grid"),
+    [
+        (
+            MCoverPerceptronClassifier(sweeps=20, random_state=0),
+            {"covers": [1, 3], "bank": [2, None], "sigma": [1.5, math.inf], "thermometer": [1, 3]},
+        ),
+        (
+            MCoverCommitteeClassifier(sweeps=10, students=1, random_state=0),
+            {"hidden": [1, 3], "method": [None, mcover.Vanilla()]},
+        ),
+        (
+            MCoverMLPClassifier((8,), max_iter=10, learning_rate_init=0.05, random_state=0),
+            {"covers": [1, 2], "sigma": [1.0], "routing": [None, "messages", mcover.Directed(2)]},
+        ),
+    ],
+)
+def test_pipelines_and_grid_search(model, grid, wine):
+    name = type(model).__name__.lower()
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), model),
+        {f"{name}__{key}": values for key, values in grid.items()},
+        cv=2,
+        error_score="raise",
+    ).fit(*wine)
+    assert len(search.cv_results_["params"]) == math.prod(map(len, grid.values()))
+    assert search.best_score_ > 0.6
+    assert search.predict(wine[0]).shape == wine[1].shape
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MCoverPerceptronClassifier(random_state=0),
+        MCoverCommitteeClassifier(random_state=0),
+        MCoverMLPClassifier((32,), max_iter=40, learning_rate_init=0.01, random_state=0),
+    ],
+)
+def test_cross_validation_finds_what_they_learn(model, wine):
+    assert cross_val_score(model, *wine, cv=3).mean() > 0.92
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MCoverPerceptronClassifier(sweeps=10, random_state=0),
+        MCoverCommitteeClassifier(sweeps=10, random_state=0),
+        MCoverMLPClassifier((8,), max_iter=2, random_state=0),
+        MCoverMLPRegressor((8,), max_iter=2, random_state=0),
+    ],
+)
+def test_pickles_clones_and_names_of_features(model, wine):
+    frame = pd.DataFrame(wine[0], columns=[f"feature {i}" for i in range(13)])
+    fitted = clone(model).fit(frame, wine[1])
+    assert fitted.feature_names_in_.tolist() == frame.columns.tolist()
+    assert fitted.n_features_in_ == 13
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(frame), fitted.predict(frame))
+    for name in ("collapsed_", "covers_", "history_"):
+        assert hasattr(again, name)
+        assert not hasattr(clone(fitted), name)
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(frame.rename(columns={"feature 0": "other"}))
+    with pytest.raises(NotFittedError):
+        clone(fitted).predict(frame)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (MCoverPerceptronClassifier(covers=0), "covers"),
+        (MCoverPerceptronClassifier(bank=0), "bank"),
+        (MCoverPerceptronClassifier(sigma=-1), "sigma"),
+        (MCoverPerceptronClassifier(sweeps=0), "sweeps"),
+        (MCoverPerceptronClassifier(students=1.5), "students"),
+        (MCoverPerceptronClassifier(thermometer="7"), "thermometer"),
+        (MCoverPerceptronClassifier(schedule=[0.1, -1]), "temperatures"),
+        (MCoverPerceptronClassifier(method="rsa"), "method"),
+        (MCoverCommitteeClassifier(hidden=0), "hidden"),
+        (MCoverMLPClassifier((0,)), "hidden_layer_sizes"),
+        (MCoverMLPClassifier("wide"), "hidden_layer_sizes"),
+        (MCoverMLPClassifier(activation="step"), "activation"),
+        (MCoverMLPClassifier(covers=0), "covers"),
+        (MCoverMLPClassifier(topology="ring"), "topology"),
+        (MCoverMLPClassifier(routing="straight"), "routing"),
+        (MCoverMLPClassifier(noise=-1), "noise"),
+        (MCoverMLPClassifier(batch_size=0), "batch_size"),
+        (MCoverMLPClassifier(learning_rate_init=0), "learning_rate_init"),
+        (MCoverMLPClassifier(alpha=-1), "alpha"),
+        (MCoverMLPClassifier(max_iter=0), "max_iter"),
+        (MCoverMLPClassifier(n_iter_no_change=0), "n_iter_no_change"),
+        (MCoverMLPClassifier(early_stopping=True, validation_fraction=1.0), "validation_fraction"),
+        (MCoverMLPClassifier(early_stopping="yes"), "early_stopping"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(model, message, wine):
+    with pytest.raises(ValueError, match=message):
+        model.fit(*wine)
+
+
+@pytest.mark.parametrize("cls", [*SIGNS, MCoverMLPClassifier, MCoverMLPRegressor])
+def test_bad_weights_are_refused(cls, wine):
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
+        cls().fit(*wine, sample_weight=-np.ones(178))
+    with pytest.raises(ValueError, match="shape"):
+        cls().fit(*wine, sample_weight=np.ones(3))
+
+
+# Networks
+
+
+def test_the_collapse_predicts(wine):
+    X, y = wine
+    model = MCoverMLPClassifier(
+        (16, 8), activation="tanh", max_iter=30, learning_rate_init=0.01, random_state=0
+    ).fit(X, y)
+    logits = model.collapsed_(torch.from_numpy(X)).detach()
+    np.testing.assert_allclose(model.predict_proba(X), logits.softmax(1))
+    np.testing.assert_array_equal(model.predict(X), logits.argmax(1))
+    linear = [layer for layer in model.collapsed_ if isinstance(layer, torch.nn.Linear)]
+    assert [tuple(layer.weight.shape) for layer in linear] == [(16, 13), (8, 16), (3, 8)]
+    for name, value in model.covers_.collapse().state_dict().items():
+        torch.testing.assert_close(value, model.collapsed_.state_dict()[name])
+    assert model.covers_.covers == 4
+    assert model.score(X, y) > 0.95
+    assert len(model.history_["loss"]) == model.n_iter_ == 30
+    assert model.history_["loss"][-1] < model.history_["loss"][0]
+
+
+def test_routes_are_fresh_each_epoch_unless_they_are_given(wine):
+    model = MCoverMLPClassifier((8,), max_iter=4, random_state=0).fit(*wine)
+    assert model.covers_.settings.routing == mcover.Directed(redraw_every=3)  # 178 samples, 64 each
+    assert model.covers_.settings.topology == mcover.GaussianRing(math.inf)
+    given = {"topology": mcover.Chain(1.0), "routing": mcover.Messages(blocks=2)}
+    model = MCoverMLPClassifier((8,), max_iter=1, random_state=0, **given).fit(*wine)
+    assert model.covers_.settings.topology == mcover.Chain(1.0)
+    assert model.covers_.settings.routing == mcover.Messages(blocks=2)
+
+
+def test_precision_is_that_of_the_data_and_global_randomness_is_left_alone(wine):
+    X, y = wine
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    model = MCoverMLPClassifier((8,), max_iter=1).fit(X.astype(np.float32), y)
+    assert torch.equal(before[0], torch.get_rng_state())
+    np.testing.assert_array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+    assert {value.dtype for value in model.collapsed_.parameters()} == {torch.float32}
+    assert model.predict_proba(X).dtype == np.float32
+
+
+def test_partial_fit_goes_on(wine):
+    X, y = wine
+    model = MCoverMLPClassifier((16,), learning_rate_init=0.02, random_state=0)
+    for _ in range(15):
+        for part in range(3):
+            model.partial_fit(X[y == part], y[y == part], classes=[0, 1, 2])
+    assert model.n_iter_ == 45
+    assert model.score(X, y) > 0.9
+    twice = clone(model).partial_fit(X, y, [0, 1, 2])
+    twice = pickle.loads(pickle.dumps(twice)).partial_fit(X, y)
+    once = clone(model).partial_fit(X, y, [0, 1, 2]).partial_fit(X, y)
+    np.testing.assert_array_equal(once.predict_proba(X), twice.predict_proba(X))
+
+
+def test_partial_fit_says_what_it_cannot_do(wine):
+    X, y = wine
+    model = MCoverMLPClassifier((8,)).partial_fit(X[y < 2], y[y < 2])
+    with pytest.raises(ValueError, match=r"classes \[2\]"):
+        model.partial_fit(X, y)
+    with pytest.raises(ValueError, match="first call"):
+        model.partial_fit(X[y < 2], y[y < 2], classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="early_stopping"):
+        MCoverMLPClassifier(early_stopping=True).partial_fit(X, y)
+    with pytest.raises(ValueError, match="balanced"):
+        MCoverMLPClassifier((8,), class_weight="balanced").partial_fit(X[:9], y[:9], [0, 1, 2])
+    with pytest.raises(ValueError, match="shape"):
+        MCoverMLPRegressor((8,)).partial_fit(X, y).partial_fit(X, np.stack([y, y], axis=1))
+
+
+def test_early_stopping_keeps_the_best_collapse(wine):
+    X, y = wine
+    model = MCoverMLPClassifier(
+        (16,), early_stopping=True, max_iter=200, learning_rate_init=0.01, random_state=0
+    ).fit(X, y)
+    scores = model.history_["validation_score"]
+    assert len(scores) == model.n_iter_ < 200
+    assert max(scores[-10:]) <= max(scores[:-10]) + model.tol
+    assert model.score(X, y) > 0.9
+    last, kept = model.covers_.collapse().state_dict(), model.collapsed_.state_dict()
+    assert any(not torch.equal(last[name], kept[name]) for name in kept)
+
+
+@pytest.mark.parametrize("routing", [None, "directed", "messages"])
+def test_regression(routing):
+    X, y = make_regression(200, 5, n_targets=2, noise=1.0, random_state=0)
+    model = MCoverMLPRegressor(
+        (32,), routing=routing, max_iter=150, learning_rate_init=0.02, random_state=0
+    ).fit(X[:150], scale(y)[:150])
+    assert model.predict(X).shape == (200, 2)
+    assert model.score(X[150:], scale(y)[150:]) > 0.8
+    one = MCoverMLPRegressor((8,), max_iter=1, early_stopping=True).fit(X, scale(y)[:, 0])
+    assert one.predict(X).shape == (200,)
+    assert one.partial_fit
+
+
+def test_training_that_diverges_says_what_to_do(wine):
+    with pytest.raises(ValueError, match="StandardScaler"):
+        MCoverMLPRegressor((8,), random_state=0).fit(1e200 * wine[0], wine[1])
+
+
+# Callbacks
+
+
+class Recorder:
+    """Counts its calls, and may ask for an end."""
+
+    def __init__(self, most=math.inf):
+        self.most, self.calls = most, []
+
+    def setup(self, estimator, context):
+        self.calls.append("setup")
+
+    def teardown(self, estimator, context):
+        self.calls.append("teardown")
+
+    def on_fit_task_begin(self, estimator, context):
+        self.calls.append(f"begin {context.task_name}")
+
+    def on_fit_task_end(self, estimator, context):
+        self.calls.append(f"end {context.task_name}")
+        return self.calls.count("end epoch") >= self.most
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "count"),
+    [
+        (MCoverPerceptronClassifier(sweeps=5), "question", 3),
+        (MCoverMLPClassifier((4,), max_iter=4), "epoch", 4),
+    ],
+)
+def test_callbacks_hear_of_every_step(model, task, count, wine):
+    recorder = Recorder()
+    model.set_callbacks(recorder).fit(*wine)
+    steps = [f"begin {task}", f"end {task}"] * count
+    assert recorder.calls == ["setup", "begin fit", *steps, "end fit", "teardown"]
+
+
+def test_callbacks_may_end_a_training(wine):
+    model = MCoverMLPClassifier((4,), max_iter=9).set_callbacks(Recorder(most=2)).fit(*wine)
+    assert model.n_iter_ == 2
+
+
+def test_scores_are_those_of_the_collapse_after_each_epoch(wine):
+    monitor = ScoringMonitor(scoring="accuracy")
+    model = MCoverMLPClassifier((8,), max_iter=3, random_state=0).set_callbacks(monitor).fit(*wine)
+    rows = monitor.get_logs().data
+    scores = [row["accuracy"] for row in rows if row["task_name"] == "epoch"]
+    assert len(scores) == 3
+    assert scores[-1] == model.score(*wine)
+
+
+# Without the frameworks
+
+HIDE = """
+import sys
+class Hide:
+    def find_spec(self, name, path, target=None):
+        if name == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hide())
+{code}
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "printed"),
+    [
+        ("sklearn", "import mcover.sklearn", "pip install 'mcover[sklearn]'"),
+        ("sklearn.callback", "import mcover.sklearn", "scikit-learn 1.9 or newer"),
+        ("torch", "from mcover.sklearn import MCoverMLPClassifier", "needs torch"),
+        ("torch", "from mcover.sklearn import MCoverPerceptronClassifier; 1 / 0", "ZeroDivision"),
+    ],
+)
+def test_what_is_missing_is_named(missing, code, printed):
+    done = subprocess.run(
+        [sys.executable, "-c", HIDE.format(missing=missing, code=code)],
+        capture_output=True,
+        text=True,
+    )
+    assert printed in done.stderr
+
+
+def test_digits_are_learned():
+    X, y = load_digits(return_X_y=True)
+    for model, least in (
+        (MCoverPerceptronClassifier(sweeps=100, random_state=0), 0.88),
+        (MCoverMLPClassifier((32,), max_iter=15, learning_rate_init=0.01, random_state=0), 0.88),
+    ):
+        assert model.fit(X[:1000] / 16, y[:1000]).score(X[1000:] / 16, y[1000:]) > least
