@@ -6,6 +6,8 @@ import dataclasses
 import inspect
 import multiprocessing
 import pickle
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -1016,3 +1018,25 @@ def test_targets_that_are_no_batches_are_not_repeated_for_streams():
     outputs = covered(x)
     want = sum(F.cross_entropy(output, torch.cat([y, y]), weights) for output in outputs)
     torch.testing.assert_close(cover_loss(criterion, outputs, (y, weights)), want)
+
+
+def test_warnings_of_torch_after_a_forward_find_their_handler(tmp_path):
+    """Covers stop inside calls of torch, each of which notes its own handler for the thread.
+
+    One that is left behind is read when something warns outside of such a call, as the reducer of
+    DistributedDataParallel does; that ends the process, so the test has one of its own.
+    """
+    script = """
+import sys, torch, mcover
+torch.distributed.init_process_group("gloo", init_method=sys.argv[1], rank=0, world_size=1)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+covered = mcover.lift(net, 3, mcover.Uniform(), seed=0)
+model = torch.nn.parallel.DistributedDataParallel(covered, find_unused_parameters=True)
+model(torch.ones(3, 4)).sum().backward()
+"""
+    store = (tmp_path / "store").as_uri()
+    done = subprocess.run(
+        [sys.executable, "-c", script, store], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "find_unused_parameters=True" in done.stderr

@@ -24,7 +24,8 @@ from mcover.annealing.problems import teacher_student as teacher_student
 from mcover.annealing.result import AnnealResult as AnnealResult
 from mcover.annealing.result import Trajectory as Trajectory
 
-_LAZY = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")
+_MESSAGE_PASSING = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")
+_PACKED = ("pack_above", "pack_signs", "packed_fields", "unpack_signs")
 
 if TYPE_CHECKING:
     from mcover.annealing.message_passing import algorithmic_threshold as algorithmic_threshold
@@ -36,12 +37,10 @@ if TYPE_CHECKING:
     from mcover.annealing.packed import packed_fields as packed_fields
     from mcover.annealing.packed import unpack_signs as unpack_signs
 
-_PACKED = ("pack_above", "pack_signs", "packed_fields", "unpack_signs")
-
 
 def __getattr__(name: str) -> Any:
     """Loads SciPy with the first use of message passing, and numba with that of packed bits."""
-    if name not in (*_LAZY, *_PACKED):
+    if name not in (*_MESSAGE_PASSING, *_PACKED):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     room = "packed" if name in _PACKED else "message_passing"
     return getattr(import_module(f"mcover.annealing.{room}"), name)

@@ -53,7 +53,15 @@ class _Forward:
         self._base = base
 
     def __get__(self, covered: Any, owner: Any = None) -> Any:
-        return self if covered is None else MethodType(_Forward(Override.of(covered.net)), covered)
+        if covered is None:
+            return self
+
+        def forward(covered: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return covered._runner.forward(args, kwargs, each=False)
+
+        # The signature is made when someone asks, and not for each call.
+        forward.__wrapped__ = _Forward(Override.of(covered.net))  # type: ignore[attr-defined]
+        return MethodType(forward, covered)
 
     def __call__(self, covered: Any, /, *args: Any, **kwargs: Any) -> Any:
         return covered._runner.forward(args, kwargs, each=False)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 from torch.autograd.graph import disable_saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
 
 from mcover.errors import McoverError
 
@@ -69,11 +70,10 @@ def run(covers: Sequence[Callable[[], Any]]) -> list[Any]:
         running = [_Cover(function, guards, visible) for function in covers]
         try:
             begin.restore(guards)
-            return _conduct(running, begin)
+            with _InsideTorch(lambda: _conduct(running, begin)):
+                result: Any = torch.empty(0)  # the mode answers: what the covers returned
+            return result
         finally:
-            for cover in running:
-                if not cover.dead:
-                    cover.throw(GreenletExit)
             begin.restore(guards)
 
 
@@ -84,6 +84,22 @@ def saved_tensor_hooks_are_active() -> bool:
             return False
     except RuntimeError:
         return True
+
+
+class _InsideTorch(TorchFunctionMode):
+    """Calls a function inside the next call of torch, and returns what it returns.
+
+    A call of torch notes, for its thread, who handles warnings meanwhile, and puts back who did
+    before. Covers stop inside such calls and leave them in another order than they came, so that
+    in the end a handler would stand there whose memory is gone. The call around all puts it right.
+    """
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.function()
 
 
 class _Cover(greenlet):
@@ -99,6 +115,15 @@ class _Cover(greenlet):
 
 
 def _conduct(covers: list[_Cover], begin: _Modes) -> list[Any]:
+    try:
+        return _all_meetings(covers, begin)
+    finally:
+        for cover in covers:
+            if not cover.dead:
+                cover.throw(GreenletExit)
+
+
+def _all_meetings(covers: list[_Cover], begin: _Modes) -> list[Any]:
     replies: list[tuple[Any, ...]] = [()] * len(covers)
     while True:
         arrived = []
