@@ -22,7 +22,8 @@ import mcover
 import probe_kind
 from interrupting import interruptible
 from mcover import McoverError
-from mcover.lab.engines import make_engine, run_prepared
+from mcover.lab.engines import make_engine
+from mcover.lab.engines.cluster import run_prepared
 from mcover.lab.studies import Plan, Processes, Store, find_study, run
 from mcover.lab.studies.rows import Row
 from mcover.lab.studies.runner import ATTEMPTS, EngineError
@@ -391,7 +392,7 @@ def test_a_package_that_is_missing_is_named_before_any_work(name, package, monke
 
 @pytest.mark.parametrize(("name", "scheme"), [("dask", "tcp://"), ("ray", "")])
 def test_a_cluster_that_is_not_there_is_named(name, scheme, monkeypatch):
-    monkeypatch.setattr("mcover.lab.engines._CONNECT_SECONDS", 2)
+    monkeypatch.setattr("mcover.lab.engines.dask._CONNECT_SECONDS", 2)
     engine = make_engine(name, 2, f"{scheme}127.0.0.1:{_free_port()}")
     with Store("s.sqlite") as store, pytest.raises(EngineError, match="cannot be reached"):
         run(plan(probe_kind.cell()), store, engine)
