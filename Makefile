@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser test-zoo check bench format clean
+.PHONY: help demo test test-browser test-zoo check bench format dist release-check clean
 
 help:
 	@echo "make demo    the main job on this machine; pictures in $(OUT)/"
@@ -17,6 +17,8 @@ help:
 	@echo "make check   formatting, lint, types"
 	@echo "make bench   speed and memory, each against a named rival"
 	@echo "make format  rewrite the sources in the house format"
+	@echo "make dist    wheel and sdist in dist/"
+	@echo "make release-check  a release but for the upload: built, checked, installed, run"
 	@echo "make clean   remove .venv, $(OUT)/ and caches"
 
 $(VENV)/bin/python:
@@ -40,6 +42,10 @@ $(VENV)/.zoo: $(VENV)/.test
 	@touch $@
 $(VENV)/.check: $(VENV)/.torch
 	$(PIP) --editable ".[check]"
+	@touch $@
+
+$(VENV)/.release: $(VENV)/.package
+	$(PIP) --editable ".[release]"
 	@touch $@
 
 demo: $(VENV)/.torch
@@ -81,6 +87,28 @@ format: $(VENV)/.check
 	$(RUN) -m ruff format .
 	$(RUN) -m ruff check --fix .
 
+dist: $(VENV)/.release
+	rm -rf dist
+	$(RUN) -m build
+
+# The wheel in an environment of its own: by itself, then with what networks need, then under the
+# tests of the unpacked sdist.
+FRESH := $(CURDIR)/build/release
+FRESH_PIP := $(FRESH)/bin/$(subst $(VENV)/bin/,,$(PIP))
+TESTS ?= tests
+release-check: dist
+	$(RUN) -m twine check --strict dist/*
+	rm -rf $(FRESH)
+	$(PYTHON) -m venv $(FRESH)
+	$(FRESH_PIP) dist/*.whl
+	cd $(FRESH) && bin/mcover demo --n 201 --trials 4 --output bare
+	$(FRESH_PIP) "$$(echo dist/*.whl)[torch,data,rivals,test]"
+	cd $(FRESH) && bin/mcover demo --n 201 --trials 4 --epochs 3 --output full
+	mkdir $(FRESH)/source
+	tar --extract --gzip --strip-components 1 --directory $(FRESH)/source --file dist/*.tar.gz
+	cd $(FRESH)/source && ../bin/python -m pytest $(TESTS) --numprocesses auto
+	@echo "ready: $$(echo dist/*)"
+
 clean:
-	rm -rf $(VENV) $(OUT) .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OUT) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} +

@@ -21,6 +21,7 @@ SOURCE = Path(mcover.__file__).parent
 ROWS = (
     ("errors",),
     ("checks", "compiled", "files", "plain", "progress", "seeds"),
+    ("logs",),
     ("topology",),
     ("permutations", "permutation_kernels"),
     ("routing",),
@@ -28,11 +29,12 @@ ROWS = (
     ("annealing", "lifting"),
     ("nn", "optim"),
     ("",),  # the package itself: what a user imports
+    ("hf", "lightning"),  # doors to neighbours, imported when they are used; none imports another
     ("lab",),
     ("cli", "__main__"),
 )
 ROW = {room: number for number, row in enumerate(ROWS) for room in row}
-UPSTAIRS = ("lab", "cli", "__main__")
+UPSTAIRS = ("hf", "lightning", "lab", "cli", "__main__")
 
 
 def module_of(path: Path) -> str:

@@ -18,6 +18,7 @@ from mcover.lab import data, models
 from mcover.lab.training import CommitteeTrial
 from mcover.lab.training.loop import Status
 from mcover.lab.training.objectives import Objective
+from mcover.logs import HistoryLog
 from mcover.plain import from_plain
 
 TINY = "--model small-mlp --images 200 --epochs 2 --batch 100"
@@ -73,6 +74,10 @@ def test_train_prints_draws_and_saves_the_network(words, tmp_path, capsys):
     _, again = objective.judge(network, *test, "collapse")
     assert again[0] == kept["history"]["collapse_error"][-1]
     assert kept["history"]["epoch"] == [1, 2]
+    rows = [json.loads(line) for line in (folder / "net.jsonl").read_text().splitlines()]
+    for name in ("epoch", "cover_error", "collapse_error", "gradients"):
+        assert [row[name] for row in rows] == kept["history"][name]
+    assert [row["step"] for row in rows] == [2, 4]
     assert str(tmp_path) not in (folder / "net.json").read_text()
 
 
@@ -230,6 +235,8 @@ def test_the_plain_model_is_trained_beside(tmp_path, capsys, monkeypatch):
     shares = [int(line[:3]) for line in said.err.splitlines()]
     assert shares == sorted(shares)
     assert "test error of the plain model" in said.out
+    histories = sorted(path.name for path in (tmp_path / "new").glob("*.jsonl"))
+    assert histories == ["net-plain.jsonl", "net.jsonl"]
     with pytest.raises(SystemExit):
         train("--compare sgd", tmp_path)
     assert "compare is True, and the model is trained plain" in capsys.readouterr().err
@@ -286,6 +293,27 @@ def test_a_model_that_cannot_be_written_goes_elsewhere(tmp_path, capsys, monkeyp
     (kept,) = (tmp_path / "spare").glob("*/net.safetensors")
     assert str(kept.name) in said.out
     models.load(kept.with_suffix(""))
+
+
+def test_a_history_that_cannot_be_written_does_not_end_the_training(tmp_path, capsys, monkeypatch):
+    class Gone(HistoryLog):
+        def write(self, step, row):
+            if self.path.is_file():
+                self.path.unlink()
+                self.path.mkdir()
+            super().write(step, row)
+
+    monkeypatch.setattr("mcover.lab.training.loop.HistoryLog", Gone)
+    train("sgd", tmp_path)
+    models.load(tmp_path / "new" / "net")
+
+
+def test_tensorboard_that_is_missing_is_said_before_the_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mcover.logs.find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        train("--tensorboard sgd", tmp_path)
+    assert "pip install 'mcover[tensorboard]'" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "new").exists()
 
 
 def test_data_that_is_not_there_ends_with_a_message(tmp_path, capsys, monkeypatch):

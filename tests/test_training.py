@@ -1,6 +1,7 @@
 """The training loop against loops written out by hand, and the networks it is used with."""
 
 import copy
+import json
 from itertools import count
 
 import numpy as np
@@ -187,7 +188,7 @@ def test_weight_noise_is_taken_back_bit_by_bit():
 
 
 @pytest.mark.parametrize("calls", [1, 9])
-def test_an_interrupt_returns_what_was_reached(digits, monkeypatch, calls):
+def test_an_interrupt_returns_what_was_reached(digits, monkeypatch, calls, tmp_path):
     monkeypatch.setattr(loop, "_SHOW_SECONDS", -1)
     counter = count(1)
 
@@ -196,8 +197,13 @@ def test_an_interrupt_returns_what_was_reached(digits, monkeypatch, calls):
         if next(counter) == calls:
             raise KeyboardInterrupt
 
-    history = fit(TINY.build(seed=0), digits, Training(epochs=50, batch=50), progress=stop)
+    settings, log = Training(epochs=50, batch=50), tmp_path / "run.jsonl"
+    history = fit(TINY.build(seed=0), digits, settings, progress=stop, log=log)
     assert history.interrupted
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [row["step"] for row in rows] == {1: [1], 9: [6, 9]}[calls]
+    for name in ("epoch", "train_loss", "collapse_error", "cover_error", "seconds", "gradients"):
+        assert [row[name] for row in rows] == getattr(history, name).tolist()
     assert history.epoch[-1] == pytest.approx(calls / 6)
     assert len(history.collapse_error) == len(history.epoch) == 1 + calls // 6
 
@@ -205,6 +211,11 @@ def test_an_interrupt_returns_what_was_reached(digits, monkeypatch, calls):
 def test_a_training_that_diverges_says_so(digits):
     with pytest.raises(McoverError, match=r"diverged.*smaller lr"):
         fit(TINY.build(seed=0), digits, Training(epochs=30, batch=100, lr=1e30))
+
+
+def test_events_need_a_file_beside(digits):
+    with pytest.raises(McoverError, match=r"write log='out/run\.jsonl' too"):
+        fit(TINY.build(seed=0), digits, tensorboard=True)
 
 
 def test_a_frozen_module_is_refused(digits):

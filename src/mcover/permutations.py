@@ -30,6 +30,17 @@ from mcover.errors import McoverError, McoverWarning
 from mcover.seeds import Seed, streams
 from mcover.topology import balance, log_weights
 
+__all__ = [
+    "EXACT_COVERS",
+    "TABLE_COVERS",
+    "Routes",
+    "Sampler",
+    "log_permanent",
+    "log_prob",
+    "marginals",
+    "sample",
+]
+
 Sampling = Literal["auto", "exact", "chain", "assign"]
 Routes = NDArray[np.unsignedinteger]
 

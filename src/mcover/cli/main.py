@@ -14,6 +14,7 @@ import re
 import sys
 from dataclasses import is_dataclass
 from functools import reduce
+from itertools import pairwise
 from operator import or_
 from pathlib import Path
 from types import NoneType, UnionType
@@ -32,6 +33,7 @@ import mcover
 from mcover import Custom, McoverError
 from mcover.annealing import Schedule
 from mcover.cli.study import Report, StudyVerb
+from mcover.cli.tune import Tune
 from mcover.cli.verbs import Anneal, Demo, ShowTopology, Train
 from mcover.progress import console, errors
 from mcover.topology import Topology
@@ -40,6 +42,7 @@ Verb = (
     Annotated[ShowTopology, tyro.conf.subcommand("topology")]
     | Annotated[Anneal, tyro.conf.subcommand("anneal")]
     | Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Tune, tyro.conf.subcommand("tune")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[StudyVerb, tyro.conf.subcommand("study")]
     | Annotated[Report, tyro.conf.subcommand("report")]
@@ -85,6 +88,8 @@ def parse(arguments: list[str]) -> Any:
     registry.struct_rule(_choices)
     registry.primitive_rule(_optional)
     how: Any = {"prog": "mcover", "description": _ABOUT, "config": _CONFIG, "registry": registry}
+    if (configured := _configured(arguments)) is not None:
+        how["default"] = configured
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -97,6 +102,16 @@ def parse(arguments: list[str]) -> Any:
             cause = cause.__context__
         sys.stderr.write(said.getvalue())
         raise
+
+
+def _configured(arguments: list[str]) -> Any:
+    """A verb with the defaults of its --config FILE, if it has one; other options go before it."""
+    verbs: dict[str, Any] = {"anneal": Anneal, "train": Train}
+    if not arguments or arguments[0] not in verbs:
+        return None
+    words = [word for given in arguments for word in given.split("=", 1)]
+    files = [after for word, after in pairwise(words) if word == "--config"]
+    return verbs[arguments[0]].configured(Path(files[-1])) if files else None
 
 
 def _as_option(message: str, arguments: list[str]) -> str:

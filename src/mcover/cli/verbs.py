@@ -22,6 +22,8 @@ from mcover.lab.figures.runs import annealing_figure, topology_figure, training_
 from mcover.lab.figures.style import save
 from mcover.lab.perceptron import Outcome, PerceptronTrial, join, run_paired, summarize
 from mcover.lab.training import SGD, CommitteeTrial, Lifted, NetworkTrial, Training
+from mcover.lab.tune import read
+from mcover.logs import check_tensorboard
 from mcover.plain import to_plain
 from mcover.progress import Line, console, errors, live_line
 from mcover.statistics import Estimate
@@ -152,6 +154,17 @@ class Anneal:
     """Threads; one for each CPU by default."""
     output: Path = Path("out/anneal")
     """Where to write: OUTPUT.png, the picture, and OUTPUT.npz, the result."""
+    config: Path | None = None
+    """File of 'mcover tune perceptron' to take the options from; those written here go before."""
+
+    @classmethod
+    def configured(cls, file: Path) -> Anneal:
+        """With the options of a file."""
+        trial = read(file).trial
+        if not isinstance(trial, PerceptronTrial):
+            raise McoverError(f"{file} holds a {trial.kind}; write mcover train --config {file}.")
+        task = PerceptronTask(trial.n, trial.alpha, trial.ties)
+        return cls(task, AnnealOptions(trial.method, trial.schedule), config=file)
 
     def __post_init__(self) -> None:
         checks.counts(self, "reads")
@@ -227,14 +240,31 @@ class Train:
     """First seed: it draws the weights, the routes, the images of a subset and their order."""
     compare: bool = False
     """Train the plain model too, with the same seeds and images."""
+    tensorboard: bool = False
+    """Write TensorBoard events too, in the folder OUTPUT."""
     output: Path = Path("out/train")
-    """Where to write: OUTPUT.png, and OUTPUT.safetensors with OUTPUT.json, the model."""
+    """Where to write: OUTPUT.png; OUTPUT.jsonl, the history while it is made; and the model,
+    OUTPUT.safetensors with OUTPUT.json."""
+    config: Path | None = None
+    """File of 'mcover tune network', or OUTPUT.json of a training, to take the options from; those
+    written here go before."""
+
+    @classmethod
+    def configured(cls, file: Path) -> Train:
+        """With the options of a file."""
+        trial = read(file).trial
+        if isinstance(trial, PerceptronTrial):
+            raise McoverError(f"{file} holds a perceptron; write mcover anneal --config {file}.")
+        return cls(trial, config=file)
 
     def __post_init__(self) -> None:
         checks.counts(self, "seeds")
         if self.compare and isinstance(self.trial.method, SGD):
             raise McoverError("compare is True, and the model is trained plain; leave it out.")
         checks.whole("seed", self.seed, 0)
+        check_tensorboard(self.tensorboard)
+        if self.config is not None and (kind := read(self.config).trial.kind) != self.trial.kind:
+            raise McoverError(f"{self.config} holds a {kind}; write train {kind}, or nothing.")
         if not self.output.name:
             raise McoverError(f"output is {str(self.output)!r}; write a path without an ending.")
 
@@ -258,6 +288,7 @@ class Train:
             console.print("interrupted: what follows is what was reached so far")
         console.print(_trainings(histories, plain))
         for number, one in enumerate(histories):
+            console.print(f"history: {self.output.with_name(self._name(number))}.jsonl")
             console.print(f"model: {self._save(one, kind, number)} (mcover.lab.models.load)")
         figure = training_figure(histories, f"{trial.data}, {what}", plain)
         console.print(f"picture: {save(figure, picture)}")
@@ -267,7 +298,13 @@ class Train:
     def _train(self, line: Line, trial: Trial) -> list[History]:
         histories: list[History] = []
         for number in range(self.seeds):
-            one = trial.train(self.seed + number, self._show(line, number, trial))
+            name = self._name(number) + ("-plain" if trial is not self.trial else "")
+            one = trial.train(
+                self.seed + number,
+                self._show(line, number, trial),
+                log=self.output.with_name(f"{name}.jsonl"),
+                tensorboard=self.tensorboard,
+            )
             if len(one.epoch):
                 histories.append(one)
             if one.interrupted and trial is not self.trial:
@@ -276,11 +313,15 @@ class Train:
                 break
         return histories
 
+    def _name(self, number: int) -> str:
+        """Of the files of one training."""
+        return self.output.name + (f"-{self.seed + number}" if self.seeds > 1 else "")
+
     def _save(self, history: History, kind: Architecture, number: int) -> Path:
         """Writes the model, at worst somewhere else: a training is not to be lost."""
         from mcover.lab import models
 
-        name = self.output.name + (f"-{self.seed + number}" if self.seeds > 1 else "")
+        name = self._name(number)
         given = {one.name: getattr(history, one.name) for one in fields(history)}
         course = {name: of.tolist() for name, of in given.items() if isinstance(of, np.ndarray)}
         facts = {"trial": to_plain(self.trial), "seed": self.seed + number}

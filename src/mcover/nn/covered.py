@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
 import json
 import zlib
 from collections.abc import Callable
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -39,6 +40,29 @@ class NextRoutes(NamedTuple):
 
     bank: NDArray[Any]
     destinations: tuple[int, ...]
+
+
+class _Forward:
+    """``covered.forward`` runs all covers on the same inputs, with the base model's signature.
+
+    Like any method it can be replaced on one model, as accelerate does for mixed precision; and a
+    copy of the model gets it bound to the copy.
+    """
+
+    def __init__(self, base: Callable[..., Any] | None = None) -> None:
+        self._base = base
+
+    def __get__(self, covered: Any, owner: Any = None) -> Any:
+        return self if covered is None else MethodType(_Forward(Override.of(covered.net)), covered)
+
+    def __call__(self, covered: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return covered._runner.forward(args, kwargs, each=False)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        base = inspect.signature(self._base or self.__call__)
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        return base.replace(parameters=[own, *base.parameters.values()])
 
 
 class Covered(nn.Module):
@@ -87,15 +111,7 @@ class Covered(nn.Module):
         self._runner = Runner(self)
         self.draw(0)
 
-    @property
-    def forward(self) -> Callable[..., Any]:  # type: ignore[override]
-        """Runs all covers on the same inputs. Its signature is the base model's."""
-
-        @functools.wraps(Override.of(self.net))
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            return self._runner.forward(args, kwargs, each=False)
-
-        return forward
+    forward = _Forward()
 
     def each(self, *args: Any, **kwargs: Any) -> Any:
         """Runs each cover on inputs of its own; outputs are (M, B, ...) as of a common input.

@@ -38,9 +38,15 @@ class Config:
     tied: tuple[tuple[str, str], ...]  # another name of a tensor, and that which it is stored under
 
 
-def save(covered: Any, path: str | Path) -> Path:
-    """Writes a file with the ending .safetensors, which :func:`mcover.nn.load` reads."""
-    tensors, tied = _once(covered.state_dict())
+def save(covered: Any, path: str | Path, *, frozen_too: bool = True) -> Path:
+    """Writes a file with the ending .safetensors, which :func:`mcover.nn.load` reads.
+
+    Without ``frozen_too`` it has only what was trained, as of a large model with small adapters;
+    what is not in the file is then the model's own that ``load`` is given.
+    """
+    left_out = set() if frozen_too else frozen_names(covered)
+    state = covered.state_dict()
+    tensors, tied = _once({name: state[name] for name in state if name not in left_out})
     config = Config(
         FORMAT,
         full_name(type(covered.net)),
@@ -52,6 +58,13 @@ def save(covered: Any, path: str | Path) -> Path:
     )
     header = {_HEADER: json.dumps(to_plain(config))}
     return write_atomic(_path(path), safetensors.save(tensors, header))
+
+
+def frozen_names(covered: Any) -> set[str]:
+    """Names, in the covered model, of parameters that all covers share and nobody trains."""
+    named = covered.named_parameters(remove_duplicate=False)
+    stacks = {id(stack) for stack in covered.stacks().values()}
+    return {name for name, p in named if not p.requires_grad and id(p) not in stacks}
 
 
 def read(path: str | Path) -> tuple[Path, Config, dict[str, Tensor]]:

@@ -14,7 +14,7 @@ from mcover import checks
 from mcover.errors import McoverError, McoverWarning
 from mcover.lifting import Directed, Messages, Settings, routing_of
 from mcover.nn.covered import Covered
-from mcover.nn.files import read
+from mcover.nn.files import frozen_names, read
 from mcover.nn.layers import full_name
 from mcover.nn.stacking import (
     Select,
@@ -82,6 +82,14 @@ def lift(
     check_model(model)
     if any(isinstance(module, Covered) for module in model.modules()):
         raise McoverError("the model is covered already; lift the base model, or its collapse().")
+    if any(kind.__name__ == "LightningModule" for kind in type(model).__mro__):
+        warnings.warn(
+            f"covers of {type(model).__name__} are no LightningModule, and no Trainer takes them: "
+            "lift the network inside of it, self.net = mcover.lift(net, ...), and return "
+            "mcover.cover_loss(loss, self.net(x), y) from its training_step. See mcover.lightning.",
+            McoverWarning,
+            stacklevel=2,
+        )
     given: Any = () if isinstance(covers, numbers.Integral) else covers
     checks.instance("covers", given, Sequence, "how many, or a list of modules")
     asked: Any = len(given) or covers
@@ -109,8 +117,9 @@ def load(path: str | Path, model: nn.Module) -> Covered:
 
     Args:
         path: as given to ``save``, with or without an ending.
-        model: a model of the base's architecture; its own weights do not matter, and it is left as
-            it is. A file holds no code, so the architecture has to come from you.
+        model: a model of the base's architecture, which is left as it is. A file holds no code, so
+            the architecture has to come from you. The model's own weights do not matter, but for
+            frozen ones that ``save(..., frozen_too=False)`` left out.
 
     Raises:
         McoverError: the file is missing, damaged, or not of this architecture.
@@ -140,8 +149,10 @@ def load(path: str | Path, model: nn.Module) -> Covered:
         value.requires_grad_(name not in config.frozen)
     # The seed is in the file, with the counters: part of the state.
     covered = Covered(net, config.settings, config.lifted, config.state, seed_sequence(0))
+    own = covered.state_dict()
+    tensors = {name: own[name] for name in frozen_names(covered)} | tensors
     try:
-        for name, value in covered.state_dict().items():
+        for name, value in own.items():
             if name in tensors and value.dtype != tensors[name].dtype:
                 raise RuntimeError(f"{name!r} is {tensors[name].dtype}, not {value.dtype}")
         covered.load_state_dict(tensors)

@@ -211,7 +211,8 @@ class Runner:
         if len(silent) == len(places):
             raise McoverError(
                 f"no covers met: the model does not call its layers that mix, {silent[:5]}, but "
-                "uses their weights in some other way. Take routing='directed'."
+                "uses their weights in some other way. Take routing='directed'; or, where "
+                "torch.export runs it, export covered.collapse()."
             )
         self._checked = True
         if 2 * len(silent) > len(places):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -23,6 +24,7 @@ from mcover.lab.models import seeded
 from mcover.lab.training import options
 from mcover.lab.training.objectives import covers_of, is_covered, objective_of
 from mcover.lab.training.options import EMA, RSGD, SAM, SWA, Elastic, Entropy, Method, Training
+from mcover.logs import HistoryLog
 from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD
 from mcover.seeds import Seed, seed_sequence
 
@@ -89,6 +91,8 @@ def fit(
     *,
     seed: Seed = 0,
     progress: Callable[[Status], None] | None = None,
+    log: str | Path | None = None,
+    tensorboard: bool = False,
 ) -> History:
     """Trains a module in place, as any training loop does, and follows it on the test images.
 
@@ -104,11 +108,16 @@ def fit(
             the routes it was lifted with; SGD() trains either.
         seed: orders the images, and draws dropout and noise.
         progress: called now and then.
+        log: file for the history while it is made, one JSON object a line for each evaluation.
+        tensorboard: whether TensorBoard events go to a folder beside it, of the same name.
     """
+    if checks.flag("tensorboard", tensorboard) and log is None:
+        raise McoverError("tensorboard is True and log is None; write log='out/run.jsonl' too.")
     checks.instance("model", model, nn.Module, "a torch.nn.Module")
     checks.instance("data", data, Dataset, "a data set, e.g. mcover.lab.data.load('digits')")
     checks.instance("training", training, Training, "Training(epochs=40)")
     loop = _Loop(model, data, training, options.check_method(method), seed, progress)
+    loop.log = None if log is None else HistoryLog(log, tensorboard)
     with seeded(loop.torch_seed, loop.device):
         try:
             loop.run()
@@ -116,6 +125,9 @@ def fit(
             loop.stopped = "interrupt"
             if loop.steps_since:
                 loop.evaluate()
+        finally:
+            if loop.log is not None:
+                loop.log.close()
     return loop.history()
 
 
@@ -158,6 +170,7 @@ class _Loop:
         self.loss = torch.zeros((), device=self.device)
         self.seconds = 0.0
         self.rows: list[dict[str, Any]] = []
+        self.log: HistoryLog | None = None
         self.single = model
         self._shown = time.monotonic()
 
@@ -296,6 +309,8 @@ class _Loop:
                 "gradients": self.gradients,
             }
         )
+        if self.log is not None:
+            self.log.write(self.batches.taken, self.rows[-1])
         self.loss.zero_()
         self.steps_since = 0
 

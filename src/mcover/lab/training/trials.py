@@ -134,16 +134,18 @@ class _Trial:
         seed: int,
         progress: Callable[[Status], None] | None = None,
         data: Dataset | None = None,
+        **log: Any,
     ) -> History:
         """The training with one seed; one that Ctrl-C ended is returned as far as it went.
 
         Batches have the seed (seed, 2). The images are those of the seed, unless others are given.
+        ``log`` and ``tensorboard`` are those of :func:`fit`.
         """
         from mcover.lab.training.loop import fit
 
         data = data or self.images_of(seed)
         how, model = self._moved_by, self.build(data, seed)
-        return fit(model, data, self.training, how, seed=[seed, 2], progress=progress)
+        return fit(model, data, self.training, how, seed=[seed, 2], progress=progress, **log)
 
     def run(self, seed: int) -> dict[str, float]:
         """Trains with one seed on one thread, and evaluates the collapse.

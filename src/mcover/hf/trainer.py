@@ -1,0 +1,245 @@
+"""Hugging Face's Trainer for covered models.
+
+Covers train; the model that is evaluated, saved and loaded elsewhere is their collapse, which has
+the base's class. A checkpoint is what Trainer writes for the base, and beside it the covers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from mcover import McoverError, checks, cover_loss
+from mcover.hf.adapters import collapse_adapters
+from mcover.nn import Covered, load
+
+try:
+    import accelerate  # noqa: F401  # Trainer cannot be made without it, and says so late
+    from transformers import Seq2SeqTrainer, Trainer
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+except ModuleNotFoundError as error:
+    if error.name not in ("accelerate", "transformers"):
+        raise
+    raise ModuleNotFoundError(
+        f"mcover.hf needs {error.name}, which is not installed; write pip install 'mcover[hf]'."
+    ) from error
+
+COVERS = "covers.safetensors"  # in each checkpoint, beside the collapse
+How = Literal["mean", "sign", "product"] | Callable[[Tensor], Tensor]
+
+
+class CoverTrainer(Trainer):
+    """``Trainer`` that takes ``mcover.lift(model, ...)`` where it took the model.
+
+    All arguments are Trainer's, and mean what they mean there: the loss is summed over covers so
+    that each has gradients of the base's size, and logged as of one model; gradients are clipped
+    for each cover by its own norm. Evaluation, ``predict`` and checkpoints are of the collapse:
+    predictions have the base's shapes, and ``from_pretrained`` reads a checkpoint. Resuming and
+    ``load_best_model_at_end`` bring the covers back, from ``covers.safetensors`` in it, which
+    :func:`mcover.nn.load` reads too. ``trainer.model`` is the covered model.
+
+    For another kind of trainer write ``class MyTrainer(CoverTrainer, OtherTrainer)``.
+
+    Args:
+        model: the covered model; or give ``model_init``, which returns one.
+        args: Trainer's arguments, as all that follow.
+        how: of the collapse, as for ``covered.collapse``; or "product", for LoRA adapters, as
+            :func:`mcover.hf.collapse_adapters` has it, with its error among the metrics.
+        evaluate_covers: whether the mean over covers, each evaluated by itself, stands beside each
+            metric of the collapse: "eval_cover_loss" beside "eval_loss".
+    """
+
+    model: Any  # the covered one; Trainer is shown others in its place
+    model_wrapped: Any
+
+    def __init__(
+        self,
+        model: Covered | None = None,
+        args: Any = None,
+        *more: Any,
+        how: How = "mean",
+        evaluate_covers: bool = False,
+        **options: Any,
+    ) -> None:
+        self.how: How = how
+        self.evaluate_covers = checks.flag("evaluate_covers", evaluate_covers)
+        self._covered = None if model is None else _checked(model)
+        # Trainer looks at the model's class, config and signature: those are the base's.
+        super().__init__(None if model is None else model.net, args, *more, **options)
+        self._refuse_what_covers_cannot()
+        self._set_signature_columns_if_needed()  # of the base, also inside of a PeftModel
+        covered, self._covered = self._covered, None
+        if self.place_model_on_device:
+            self._move_model_to_device(covered, self.args.device)
+        self.model = self.model_wrapped = self.callback_handler.model = covered
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """A fresh covered model; while Trainer is being made, its base."""
+        covered = _checked(super().call_model_init(trial))
+        if isinstance(getattr(self, "model", None), Covered):
+            return covered
+        self._covered = covered
+        return covered.net
+
+    def _refuse_what_covers_cannot(self) -> None:
+        args = self.args
+        refused = {
+            "activation checkpointing": (
+                args.activation_checkpointing,
+                "call model.activation_checkpointing_enable() before mcover.lift(model, ..., "
+                "routing='directed')",
+            ),
+            "NEFTune": (self.neftune_noise_alpha is not None, "leave it out"),
+            "DeepSpeed or FSDP": (
+                self.is_deepspeed_enabled or self.is_fsdp_enabled,
+                "leave it out",
+            ),
+            "torch.nn.DataParallel": (args.n_gpu > 1, "show one device, or start with torchrun"),
+        }
+        for what, (asked, remedy) in refused.items():
+            if asked:
+                raise McoverError(f"CoverTrainer cannot have {what} of a covered model; {remedy}.")
+
+    # Training
+
+    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        """Trainer's own; the loss that is logged is the mean over covers."""
+        return super().training_step(model, *args, **kwargs) / self.model.covers
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The sum over covers of what Trainer computes for one model."""
+        covered = self.accelerator.unwrap_model(model)
+        if not isinstance(covered, Covered):  # the collapse, which is evaluated
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        items, given = num_items_in_batch, dict(inputs)
+        if "use_cache" in self._signature_columns:
+            given.setdefault("use_cache", self.args.use_cache)
+        outside = self.compute_loss_func or self.label_smoother
+        labels = given.pop("labels", None) if outside else None
+        if self.model_accepts_loss_kwargs and items is not None:
+            given["num_items_in_batch"] = items
+        outputs = model(**given)
+        if self.compute_loss_func is None and labels is None:
+            loss = cover_loss(outputs if isinstance(outputs, dict) else outputs[0])
+        else:
+            # A loss of ours sees all streams at once, each with all of the items.
+            options = {"num_items_in_batch": None if items is None else items * covered.passes}
+            if self.compute_loss_func is None and self._is_causal(covered):
+                options["shift_labels"] = True
+            loss = cover_loss(functools.partial(outside, **options), outputs, labels)
+        scaled = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        if self.args.average_tokens_across_devices and scaled and items is not None:
+            loss = loss * self.accelerator.num_processes  # the mean over processes is taken later
+        return (loss, outputs) if return_outputs else loss
+
+    @staticmethod
+    def _is_causal(covered: Covered) -> bool:
+        base: Any = covered.net
+        base = base.get_base_model() if hasattr(base, "get_base_model") else base
+        return type(base).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        """Clips each cover by its own norm, as one model would be; the mean norm, to be logged."""
+        return self._clipped(self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        return self._clipped(float("inf")) if grad_norm is None else grad_norm
+
+    def _clipped(self, max_norm: float) -> Tensor:
+        self.accelerator.unscale_gradients()
+        return self.model.clip_grad_norm_(max_norm).mean()
+
+    # Evaluation
+
+    def collapse(self) -> nn.Module:
+        """One model of the base's class: what is evaluated and saved."""
+        return self._collapsed()[0]
+
+    def _collapsed(self) -> tuple[nn.Module, dict[str, float]]:
+        if self.how != "product":
+            return self.model.collapse(self.how), {}
+        made = collapse_adapters(self.model)
+        return made.model, {"product_error": made.error}
+
+    @contextlib.contextmanager
+    def _instead(self, model: nn.Module) -> Iterator[None]:
+        """Shows Trainer another model in the place of the covered one."""
+        shown = self.model, self.model_wrapped
+        self.model = self.model_wrapped = model
+        try:
+            yield
+        finally:
+            self.model, self.model_wrapped = shown
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Trainer's own, of the collapse; and of each cover, if that was asked for."""
+
+        def run(model: nn.Module) -> Any:
+            # The models that accelerate prepared have mixed precision in their forward.
+            with self._instead(model), self.accelerator.autocast():
+                return super(CoverTrainer, self).evaluation_loop(
+                    *args, metric_key_prefix=metric_key_prefix, **kwargs
+                )
+
+        model, more = self._collapsed()
+        output = run(model)
+        if self.evaluate_covers:
+            covers = self.model.covers
+            each = [run(self.model.cover(index)).metrics for index in range(covers)]
+            for key in each[0].keys() - {f"{metric_key_prefix}_model_preparation_time"}:
+                if all(isinstance(metrics[key], int | float) for metrics in each):
+                    name = key.removeprefix(f"{metric_key_prefix}_")
+                    more[f"cover_{name}"] = sum(metrics[key] for metrics in each) / covers
+        output.metrics.update({f"{metric_key_prefix}_{k}": more[k] for k in sorted(more)})
+        return output
+
+    # Checkpoints
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """The collapse as the base is saved, and the covers beside it."""
+        if not self.args.should_save:
+            return
+        folder = self.args.output_dir if output_dir is None else output_dir
+        with self._instead(self.collapse()):
+            super()._save(folder)
+        self.model.save(Path(folder) / COVERS, frozen_too=False)
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        """Covers, routes and counters, as the checkpoint has them."""
+        saved = load(Path(resume_from_checkpoint) / COVERS, self.model.cover(0))
+        has, wants = ((one.covers, set(one.lifted)) for one in (saved, self.model))
+        if has != wants:
+            raise McoverError(
+                f"{resume_from_checkpoint} has {has[0]} covers of {len(has[1])} tensors, and the "
+                f"model {wants[0]} of {len(wants[1])}; lift it as it was lifted then."
+            )
+        self.model.load_state_dict(saved.state_dict())
+
+    def _load_best_model(self) -> None:
+        self._load_from_checkpoint(self.state.best_model_checkpoint)
+
+
+class CoverSeq2SeqTrainer(CoverTrainer, Seq2SeqTrainer):
+    """``Seq2SeqTrainer`` for covered models: the collapse generates."""
+
+
+def _checked(model: Any) -> Covered:
+    if not isinstance(model, Covered):
+        raise McoverError(
+            f"CoverTrainer trains a covered model, and got {type(model).__name__}; write "
+            "CoverTrainer(mcover.lift(model, ...), ...), or take transformers.Trainer."
+        )
+    return model

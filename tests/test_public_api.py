@@ -1,0 +1,150 @@
+"""What users may rely on, in one list: a change of it is meant, and shows in a diff.
+
+``python tests/test_public_api.py`` writes the list anew; CONTRIBUTING.md says what a change means
+for the version number.
+"""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mcover
+
+FILE = Path(__file__).with_name("public_api.txt")
+SOURCE = Path(mcover.__file__).parent
+MODULES = ("", "annealing", "errors", "nn", "optim", "permutations", "statistics")
+NOT_DOORS = ("cli", "lab", *MODULES)
+HOW = "if it is meant, write python tests/test_public_api.py, and a line in CHANGELOG.md"
+
+
+def tree(room: str) -> ast.Module:
+    folder = SOURCE / room
+    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    return ast.parse(path.read_text())
+
+
+def doors() -> list[str]:
+    """Rooms that say what is public in them, and need another framework."""
+    rooms = sorted(path.stem for path in SOURCE.iterdir() if path.suffix in ("", ".py"))
+    rooms = [room for room in rooms if not room.startswith("_") and room not in NOT_DOORS]
+    return [room for room in rooms if stated(tree(room)) is not None]
+
+
+def stated(module: ast.Module) -> list[str] | None:
+    """``__all__``."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    return None
+
+
+def names(room: str) -> list[str]:
+    """``__all__``; without it what is imported as itself, and what is defined."""
+    module = tree(room)
+    found = stated(module)
+    if found is None:
+        found = []
+        for node in ast.walk(module):
+            if isinstance(node, ast.ImportFrom):
+                found += [one.name for one in node.names if one.asname == one.name]
+        for node in module.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.append(node.name)
+    return sorted({name for name in found if not name.startswith("_")})
+
+
+def lines() -> Iterator[str]:
+    listed: dict[int, str] = {}
+    for room in MODULES:
+        module = importlib.import_module(f"mcover.{room}".rstrip("."))
+        for name in names(room):
+            value, full = getattr(module, name), f"{module.__name__}.{name}"
+            first = listed.setdefault(id(value), full)
+            yield from described(full, value) if first == full else [f"{full} = {first}"]
+    for room in doors():
+        yield from (f"mcover.{room}.{name}" for name in names(room))
+
+
+def described(name: str, value: object) -> Iterator[str]:
+    """A function with its arguments; a class with those, and its members."""
+    if inspect.isclass(value):
+        yield name + arguments(value)
+        yield from (f"{name}.{line}" for line in members(value))
+    else:
+        yield name + (arguments(value) if inspect.isfunction(value) else "")
+
+
+def arguments(value: object) -> str:
+    """Names and defaults; types are what mypy is for."""
+    try:
+        signature = inspect.signature(value)
+    except ValueError:
+        return ""
+    plain = []
+    for one in signature.parameters.values():
+        default = one.default
+        if default is not one.empty and callable(default):
+            default = ast.parse(default.__qualname__, mode="eval").body
+            one = one.replace(default=_Text(ast.unparse(default)))
+        plain.append(one.replace(annotation=one.empty))
+    return str(signature.replace(parameters=plain, return_annotation=signature.empty))
+
+
+class _Text(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def members(kind: type) -> Iterator[str]:
+    fields = (
+        {one.name for one in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
+    )
+    own: dict[str, object] = {}
+    for cls in reversed(kind.__mro__):
+        if cls.__module__.startswith("mcover"):
+            own |= vars(cls)
+    for name, value in sorted(own.items()):
+        if name.startswith("_") or name in fields:
+            continue
+        function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+        yield name + (arguments(function) if inspect.isfunction(function) else "")
+
+
+def test_the_public_api_is_the_list():
+    listed, found = FILE.read_text().splitlines(), list(lines())
+    assert not set(listed) - set(found), f"gone or changed; {HOW}"
+    assert not set(found) - set(listed), f"new or changed; {HOW}"
+    assert listed == found
+
+
+def test_all_that_is_public_can_be_read():
+    assert set(mcover.__all__) == set(names(""))
+    for room in (one for one in MODULES if one):
+        assert names(room), room
+
+
+def test_a_door_without_its_framework_names_the_extra(monkeypatch):
+    for name in [one for one in sys.modules if one.startswith("mcover.lightning")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("lightning", "pytorch_lightning"):
+        for loaded in [one for one in sys.modules if one.partition(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, loaded)
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'mcover\[lightning\]'"):
+        importlib.import_module("mcover.lightning")
+
+
+def test_types_are_shipped():
+    assert (SOURCE / "py.typed").exists()
+
+
+if __name__ == "__main__":
+    FILE.write_text("".join(f"{line}\n" for line in lines()))
