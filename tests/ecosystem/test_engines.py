@@ -34,7 +34,7 @@ ENGINES = ("dask", "ray", "slurm")
 MARK = "MCOVER_TEST_CLUSTER"
 HIDDEN = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
 STORE = "out/studies.sqlite"
-PATIENCE = float(os.environ.get("PAT", "90"))
+PATIENCE = 90.0
 BIN = Path(sys.executable).parent
 
 # Where Ray is, sockets of its own stay open; what it warns of is its own business.
@@ -355,8 +355,9 @@ def test_a_dask_that_cannot_run_trials_is_refused(threads, workers, message):
     from distributed import LocalCluster
 
     more = {"n_workers": workers, "threads_per_worker": threads, "processes": False}
+    at = {"protocol": "tcp", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     with (
-        LocalCluster(dashboard_address="127.0.0.1:0", host="127.0.0.1", **more) as cluster,
+        LocalCluster(**at, **more) as cluster,
         Store("s.sqlite") as store,
         pytest.raises(EngineError, match=message),
     ):

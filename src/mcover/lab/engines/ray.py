@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -12,6 +14,7 @@ from mcover.checks import cpus
 from mcover.lab.engines.cluster import Cluster, Flight
 from mcover.lab.studies.runner import EngineError
 
+_CONNECT_SECONDS = 10
 _OBJECT_STORE = 80_000_000  # bytes, near the least that Ray takes: rows are small
 
 
@@ -19,6 +22,8 @@ class Ray(Cluster):
     """Ray tasks of one CPU each."""
 
     name, package = "ray", "ray"
+
+    _begun = False
 
     def _open(self, task: Callable[[bytes], Any]) -> None:
         own = {
@@ -32,6 +37,10 @@ class Ray(Cluster):
 
         if ray.is_initialized():
             raise EngineError("this process uses Ray already; call ray.shutdown() before.")
+        if found := re.fullmatch(r"(?:ray://)?(.+):(\d+)", self._address or ""):
+            # Ray itself would try for minutes.
+            socket.create_connection((found[1], int(found[2])), _CONNECT_SECONDS).close()
+        self._begun = True
         ray.init(
             self._address or "local",
             log_to_driver=False,
@@ -68,6 +77,7 @@ class Ray(Cluster):
                 ray.cancel(reference, force=True)
 
     def _close(self) -> None:
-        import ray
+        if self._begun:
+            import ray
 
-        ray.shutdown()
+            ray.shutdown()
