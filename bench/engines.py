@@ -3,9 +3,10 @@
 The rival is the plain executor of loky with two processes, all trials submitted at once and nothing
 stored. Trials sleep, and take no core: so the figures are those of the engines, not of a machine
 that has few cores or is busy. Clusters are started before the clock, by a first study of two
-trials; each study has a store on disk, as any study.
+trials; each study has a store on disk, as any study. Slurm is submitit's local executor: what a
+job costs beside the queue.
 
-    python bench/engines.py --engines local dask ray slurm
+    python bench/engines.py --engines local dask ray
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 from timing import rows
 
 WORKERS = 2
+PACKAGES = {"local": "loky", "dask": "distributed", "ray": "ray", "slurm": "submitit"}
 COUNTS = {0.1: 60, 2.0: 8}
 
 
@@ -104,13 +107,14 @@ def measured(name: str, repeats: int) -> tuple[float, dict[float, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--engines", nargs="+", default=["local", "dask", "ray", "slurm"])
+    here = [name for name, package in PACKAGES.items() if find_spec(package) is not None]
+    parser.add_argument("--engines", nargs="+", default=here, help="default: all that are here")
     parser.add_argument("--repeats", type=int, default=2, help="of which the best counts")
     given = parser.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    here = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     lines = []
     results = {"plain executor": (float("nan"), plain(given.repeats))}
     results |= {name: measured(name, given.repeats) for name in given.engines}

@@ -6,6 +6,8 @@ Scheduling is theirs.
 from __future__ import annotations
 
 import pickle
+import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -112,11 +114,17 @@ class Cluster(ABC):
         self._address = address
         self._keeper = ThreadPoolExecutor(1, self.name, initializer=block_interrupts)
         self._flying: dict[Flight, Future[Any]] = {}
-        self._opened = self._ended = False
+        self._opened = self._ended = self._interrupted = False
+        self._handler: Any = None
 
     @property
     def workers(self) -> int:
-        """As many as were asked for, or as the cluster has now."""
+        """As many as were asked for, or as the cluster has now.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed where Python lost it.
+        """
+        self._heed_interrupts()
         if self._asked is not None:
             return self._asked
         return max(1, self._keeper.submit(self._count).result())
@@ -130,8 +138,23 @@ class Cluster(ABC):
         """Cancels what is pending, ends a cluster of our own; another Ctrl-C does not stop it."""
         if not self._ended:
             self._ended = True
+            if self._handler is not None:
+                signal.signal(signal.SIGINT, self._handler)
             self._keeper.submit(self._end).result()
             self._keeper.shutdown()
+
+    def _heed_interrupts(self) -> None:
+        """Remembers Ctrl-C: in a callback of the garbage collector, as Dask has one, it is lost."""
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if usual and threading.current_thread() is threading.main_thread():
+            self._handler = signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, number: int, frame: Any) -> None:
+        self._interrupted = True
+        signal.default_int_handler(number, frame)
 
     # What follows runs in the thread of the keeper.
 
