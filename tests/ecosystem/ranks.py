@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
@@ -16,79 +15,80 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-PATIENCE = 90.0  # seconds that a test waits for its ranks
+PATIENCE = 120.0  # seconds that a test waits for its ranks
+
+# Forked from one process that has imported all there is to import: a rank starts at once.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.tensor", "mcover.distributed"])
 
 
 class RankError(Exception):
     """What a rank raised, by its traceback."""
 
 
-class Ranks:
-    """Processes that stay up and run one function after the other, all of them the same."""
-
-    def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        self.size, self.pipes, self.processes = size, [], []
-        for rank in range(size):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, size, port), daemon=True)
-            process.start()
-            theirs.close()
-            self.pipes.append(ours)
-            self.processes.append(process)
-
-    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """What the function returned on each rank, or the exceptions that it raised."""
-        for pipe in self.pipes:
-            with contextlib.suppress(OSError):  # it has died, which its answer will say
-                pipe.send((function, args))
-        return [self._answer(rank) for rank in range(self.size)]
-
-    def _answer(self, rank: int) -> Any:
-        try:
-            if not self.pipes[rank].poll(PATIENCE):
-                self.close()
-                raise TimeoutError(f"rank {rank} did not answer within {PATIENCE} seconds")
-            kind, value = self.pipes[rank].recv()
-        except (EOFError, OSError):
-            return None  # dead
-        if kind == "unexpected":
-            self.close()
-            raise RankError(f"rank {rank}:\n{value}")
-        return value
-
-    def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.join()
+class Died(Exception):
+    """A rank ended without an answer."""
 
 
-@contextlib.contextmanager
-def ranks_of(size: int) -> Iterator[Ranks]:
-    ranks = Ranks(size)
+def run(size: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
+    """What the function returns on each of so many ranks, or the McoverError that it raises.
+
+    No rank outlives the call, however it ends.
+    """
+    port = free_port()
+    answers: list[Any] = [Died()] * size
+    processes, pipes = [], {}
     try:
-        yield ranks
+        for rank in range(size):
+            ours, theirs = _CONTEXT.Pipe()
+            given = (theirs, rank, size, port, timeout, function, args)
+            process = _CONTEXT.Process(target=_rank, args=given, daemon=True)
+            process.start()
+            processes.append(process)
+            theirs.close()
+            pipes[ours] = rank
+        while pipes:
+            ready: list[Any] = wait(list(pipes), PATIENCE)
+            if not ready:
+                raise TimeoutError(f"ranks {sorted(pipes.values())} hang")
+            for pipe in ready:
+                rank = pipes.pop(pipe)
+                try:
+                    kind, value = pipe.recv()
+                except EOFError:
+                    continue
+                if kind == "unexpected":
+                    raise RankError(f"rank {rank}:\n{value}")
+                answers[rank] = value
     finally:
-        ranks.close()
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+    return answers
 
 
-def _serve(pipe: Connection, rank: int, size: int, port: int) -> None:
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def _rank(
+    pipe: Connection, rank: int, size: int, port: int, timeout: float, function: Any, args: Any
+) -> None:
     torch.set_num_threads(1)
     # As different as they can be: nothing may depend on the global generators.
     torch.manual_seed(1000 + rank)
     np.random.seed(2000 + rank)  # noqa: NPY002
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    while True:
-        function, args = pipe.recv()
-        try:
-            answer = "value", function(*args)
-        except ValueError as error:  # McoverError, which tests look at
-            answer = "value", error
-        except Exception:
-            answer = "unexpected", traceback.format_exc()
-        pipe.send(answer)
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+        answer = "value", function(*args)
+    except ValueError as error:  # McoverError, which tests look at
+        answer = "value", error
+    except Exception:
+        answer = "unexpected", traceback.format_exc()
+    pipe.send(answer)
+    pipe.recv()  # until it is killed: what another rank sees is not that this one is gone

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from ranks import Ranks, ranks_of
+from ranks import run
 from tiny_models import Convolutional, Perceptron, Transformer, tiny
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,18 +21,6 @@ from mcover.nn import Covered
 KINDS = {"mlp": Perceptron, "conv": Convolutional, "transformer": Transformer}
 RING = mcover.GaussianRing(1.5, shift=1)
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def two():
-    with ranks_of(2) as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def four():
-    with ranks_of(4) as ranks:
-        yield ranks
 
 
 def lifted(kind: str, routing: object, covers: int = 4, **options: object) -> Covered:
@@ -116,7 +104,7 @@ ROUTINGS = {
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_ranks_train_as_one(two, kind, routing):
+def test_two_ranks_train_as_one(kind, routing):
     expected = alone(kind, ROUTINGS[routing])
-    for seen in two.run(spread_out, kind, ROUTINGS[routing], 4, 2):
+    for seen in run(2, spread_out, kind, ROUTINGS[routing], 4, 2):
         same(seen, expected)
