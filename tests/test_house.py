@@ -28,6 +28,7 @@ ROWS = (
     ("annealing", "lifting"),
     ("nn", "optim"),
     ("",),  # the package itself: what a user imports
+    ("distributed",),  # a door to a neighbour, imported only when used
     ("lab",),
     ("cli", "__main__"),
 )

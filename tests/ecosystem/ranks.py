@@ -26,7 +26,7 @@ class RankError(Exception):
     """What a rank raised, by its traceback."""
 
 
-class Died(Exception):
+class DiedError(Exception):
     """A rank ended without an answer."""
 
 
@@ -36,8 +36,8 @@ def run(size: int, function: Callable[..., Any], *args: Any, timeout: float = 60
     No rank outlives the call, however it ends.
     """
     port = free_port()
-    answers: list[Any] = [Died()] * size
-    processes, pipes = [], {}
+    answers: list[Any] = [DiedError()] * size
+    processes, pipes, kept = [], {}, []
     try:
         for rank in range(size):
             ours, theirs = _CONTEXT.Pipe()
@@ -47,6 +47,7 @@ def run(size: int, function: Callable[..., Any], *args: Any, timeout: float = 60
             processes.append(process)
             theirs.close()
             pipes[ours] = rank
+            kept.append(ours)
         while pipes:
             ready: list[Any] = wait(list(pipes), PATIENCE)
             if not ready:
@@ -65,6 +66,8 @@ def run(size: int, function: Callable[..., Any], *args: Any, timeout: float = 60
             process.kill()
         for process in processes:
             process.join()
+        for pipe in kept:
+            pipe.close()
     return answers
 
 

@@ -23,7 +23,8 @@ So "routed" moves fewer bytes while D·f < R − 1, and keeps R times less.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -166,6 +167,17 @@ class Reads:
         (source,) = ((cover >= 0) & (cover < self.exchange.own)).nonzero(as_tuple=True)
         return cover[source], source
 
+    @cached_property
+    def _uses(self) -> Tensor:
+        """How many sources have each route of the table."""
+        return torch.bincount(self.index.long(), minlength=len(self.table))
+
+    def elements(self, alpha: int, owner: int) -> int:
+        """How many elements :meth:`at` would name, without naming them."""
+        there = self.table[:, alpha].long() // self.exchange.own == owner
+        per = self.shape.numel() // max(1, len(self.index))
+        return int(self._uses[there].sum()) * per
+
     def sources(self, tensor: Tensor, *lead: int) -> Tensor:
         """A tensor with its elements by source: (*lead, sources, elements of each)."""
         return tensor.reshape(*lead, len(self.index), self.shape.numel() // max(1, len(self.index)))
@@ -193,7 +205,9 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(plans: Sequence[Reads], *stacks: Tensor) -> Covers:
         exchange = plans[0].exchange
-        given = [plan.sources(stack, exchange.own) for plan, stack in zip(plans, stacks, strict=True)]
+        given = [
+            plan.sources(stack, exchange.own) for plan, stack in zip(plans, stacks, strict=True)
+        ]
         chunks = [
             [given[k][plans[k].at(alpha, exchange.rank)].flatten() for k, alpha in slots]
             for slots in _slots(exchange, len(plans), to_readers=True)
@@ -203,11 +217,11 @@ class _Gather(torch.autograd.Function):
             for plan, stack in zip(plans, stacks, strict=True)
         ]
         into = [
-            (plans[k].sources(outs[k][alpha - exchange.held.start]), plans[k].at(alpha, owner)[1:])
+            _Place(plans[k], alpha, owner, outs[k][alpha - exchange.held.start])
             for owner, slots in enumerate(_slots(exchange, len(plans), to_readers=False))
             for k, alpha in slots
         ]
-        _receive(exchange, chunks, into, len(plans) * exchange.own)
+        _receive(exchange, chunks, into)
         return tuple(out for row in outs for out in row)
 
     @staticmethod
@@ -228,18 +242,20 @@ class _Return(_Gather):
         start, own = exchange.held.start, exchange.own
         chunks = [
             [
-                plans[k].sources(rows[k * own + alpha - start])[plans[k].at(alpha, owner)[1]].flatten()
+                plans[k]
+                .sources(rows[k * own + alpha - start])[plans[k].at(alpha, owner)[1]]
+                .flatten()
                 for k, alpha in slots
             ]
             for owner, slots in enumerate(_slots(exchange, len(plans), to_readers=False))
         ]
         outs = [rows[k * own].new_empty(own, *plan.shape) for k, plan in enumerate(plans)]
         into = [
-            (plans[k].sources(outs[k], own), plans[k].at(alpha, exchange.rank))
+            _Place(plans[k], alpha, exchange.rank, outs[k])
             for slots in _slots(exchange, len(plans), to_readers=True)
             for k, alpha in slots
         ]
-        _receive(exchange, chunks, into, len(plans) * own)
+        _receive(exchange, chunks, into)
         return tuple(outs)
 
     @staticmethod
@@ -247,28 +263,43 @@ class _Return(_Gather):
         return None, *_apply(_Gather, ctx.plans, *grads)
 
 
-def _slots(
-    exchange: Exchange, stacks: int, *, to_readers: bool
-) -> Iterator[list[tuple[int, int]]]:
+def _slots(exchange: Exchange, stacks: int, *, to_readers: bool) -> Iterator[list[tuple[int, int]]]:
     """For each other rank, stack by stack, the contexts there that read from here, or those here
-    that read from there."""
+    that read from there.
+    """
     for rank in range(exchange.size):
         contexts = exchange.of(rank) if to_readers else exchange.held
         yield [(k, alpha) for k in range(stacks) for alpha in contexts]
 
 
+class _Place(NamedTuple):
+    """Where elements go that context α reads from a rank: into its own tensor, or, on the way
+    back, into the stack of that rank.
+    """
+
+    plan: Reads
+    alpha: int
+    owner: int
+    target: Tensor
+
+
 def _receive(
-    exchange: Exchange,
-    chunks: Sequence[Sequence[Tensor]],
-    into: Sequence[tuple[Tensor, tuple[Tensor, ...]]],
-    per_rank: int,
+    exchange: Exchange, chunks: Sequence[Sequence[Tensor]], into: Sequence[_Place]
 ) -> None:
-    """Exchanges chunks, and puts what arrives into places ``target[places]``, in order."""
-    sizes = [places[-1].numel() * target.shape[-1] for target, places in into]
+    """Exchanges chunks, and puts what arrives into its places, as many from each rank in order.
+
+    Indices are made place by place: all at once they would take more than the weights.
+    """
+    sizes = [place.plan.elements(place.alpha, place.owner) for place in into]
+    per_rank = len(into) // exchange.size
     counts = [sum(sizes[k : k + per_rank]) for k in range(0, len(sizes), per_rank)]
     received = exchange.swap(chunks, counts).split(sizes)
-    for (target, places), values in zip(into, received, strict=True):
-        target[places] = values.view(-1, target.shape[-1])
+    for (plan, alpha, owner, target), values in zip(into, received, strict=True):
+        cover, source = plan.at(alpha, owner)
+        lead = target.shape[: target.ndim - len(plan.shape)]
+        by_source = plan.sources(target, *lead)
+        where = (cover, source) if lead else (source,)
+        by_source[where] = values.view(-1, by_source.shape[-1])
 
 
 def _apply(function: Any, *given: Any) -> Covers:

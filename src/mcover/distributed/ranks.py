@@ -94,7 +94,7 @@ def facts(covered: Covered) -> dict[str, Any]:
         "the model's tensors": [
             (name, str(value.dtype), *value.shape) for name, value in tensors.items()
         ],
-        **{name: json.dumps(value) for name, value in settings.items()},
+        **{name: json.dumps(value) for name, value in settings.items()},  # without defaults
         "lifted parameters": covered.lifted,
         "buffers of each cover": covered.state,
         "seed": (str(covered.seed.entropy), covered.seed.spawn_key),
@@ -126,17 +126,16 @@ def agree(own: Mapping[str, Any], groups: Sequence[Any], problem: str = "") -> N
     for rank, why, _ in told:
         if why:
             raise McoverError(f"rank {rank}: {why}")
-    first = told[0]
-    for name, mine in first[2].items():
-        for rank, _, theirs in told[1:]:
-            other = theirs.get(name)
-            if other == mine:
-                continue
-            seen = _difference(mine, other)
-            raise McoverError(
-                f"ranks disagree on {name}: rank {first[0]} has {seen[0]}, rank {rank} {seen[1]}; "
-                f"{_REMEDIES.get(name, 'build the same covered model on all ranks')}."
-            )
+    (first, _, known), *others = told
+    for rank, _, theirs in others:
+        for name in known | theirs:
+            mine, other = known.get(name), theirs.get(name)
+            if mine != other:
+                seen = _difference(mine, other)
+                raise McoverError(
+                    f"ranks disagree on {name}: rank {first} has {seen[0]}, rank {rank} {seen[1]}; "
+                    f"{_REMEDIES.get(name, 'write the same on all ranks')}."
+                )
 
 
 def groups_of(mesh: DeviceMesh | None) -> list[Any]:

@@ -21,6 +21,7 @@ from mcover.nn import directed, trees
 from mcover.nn.copies import without_graph
 from mcover.nn.covered import Covered, checksum
 
+
 def spread(
     covered: Covered,
     mesh: DeviceMesh,
@@ -109,9 +110,9 @@ class Spread(Covered):
         self.steps, self.redraws = covered.steps, covered.redraws
         self.draw(self.redraws)
         self.train(covered.training)
-        own = {id(stack) for stack in self._split()}
+        split_ids = {id(stack) for stack in self._split()}
         for value in self.parameters():
-            if value.requires_grad and id(value) not in own:
+            if value.requires_grad and id(value) not in split_ids:
                 value.register_hook(self.across.sum)
 
     @property
@@ -152,7 +153,8 @@ class Spread(Covered):
     @torch.no_grad()
     def total(self, loss: Tensor) -> Tensor:
         """A loss of this rank's covers and batch as it is reported: summed over all covers, and
-        averaged over the ranks along "data"."""
+        averaged over the ranks along "data".
+        """
         value = loss.detach().clone()
         with failing_together("the sum of the loss"):
             dist.all_reduce(value, group=self.mesh.get_group("covers"))
@@ -181,15 +183,20 @@ class Spread(Covered):
 
     def sharded_state_dict(self) -> dict[str, Tensor]:
         """The state as ``torch.distributed.checkpoint`` takes it: names of an ordinary covered
-        model, and stacks as DTensors whose memory is that of this model."""
-        split = {id(stack) for stack in self._split()}
-        placement = [Shard(0), Replicate()]
-        return {
-            name: DTensor.from_local(value.detach(), self.mesh, placement, run_check=False)
-            if id(value) in split
-            else value.detach()
-            for name, value in self.state_dict(keep_vars=True).items()
-        }
+        model, and stacks as DTensors whose memory is that of this model.
+        """
+        state = self.state_dict(keep_vars=True)
+        return {name: self.sharded(name, value) for name, value in state.items()}
+
+    def sharded(self, name: str, value: Tensor) -> Tensor:
+        """A tensor of this model, or one of its shape that an optimizer keeps, as a DTensor."""
+        path, _, key = name.rpartition(".")
+        own = getattr(self.get_submodule(path), key, None)
+        is_split = any(own is stack for stack in self._split())
+        if not is_split or own is None or value.shape != own.shape:
+            return value.detach()
+        placements = [Shard(0), Replicate()]
+        return DTensor.from_local(value.detach(), self.mesh, placements, run_check=False)
 
     def _gather_first(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise McoverError(

@@ -29,7 +29,6 @@ from mcover.progress import announced
 from mcover.routing import BYTE_COVERS, draw_indexed_bank
 from mcover.seeds import seed_sequence
 
-
 _PAGE = 512  # bytes
 
 

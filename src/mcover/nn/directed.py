@@ -179,7 +179,9 @@ def _words(tensors: Tensor | Sequence[Tensor]) -> Arrays:
     """
     word = _WORDS[tensors[0].element_size()]
     if isinstance(tensors, Tensor):
-        return tuple(np.from_dlpack(tensors.detach().view(word)).reshape(len(tensors), tensors[0].numel()))
+        return tuple(
+            np.from_dlpack(tensors.detach().view(word)).reshape(len(tensors), tensors[0].numel())
+        )
     return tuple([t.detach().view(word).numpy().reshape(-1) for t in tensors])
 
 

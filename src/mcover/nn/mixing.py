@@ -304,9 +304,7 @@ class _MixConvolution(_Mix):
         (covers, units), blocks = weight.shape[:2], mixer.shape[1]
         q, w = _by_unit(mixer), _weights_by_block(weight, blocks, at.groups)
         readers, x = mixer.shape[2], xs[0]
-        outs = tuple(
-            x.new_empty(len(x), units, *at.space(x, weight[0])) for _ in range(readers)
-        )
+        outs = tuple(x.new_empty(len(x), units, *at.space(x, weight[0])) for _ in range(readers))
         shift = (weight.new_zeros(readers, units) if bias is None else bias).unsqueeze(-1)
         for rows in _few(outs[0], covers * blocks):
             x = _by_block([x[rows] for x in xs], blocks, at.groups)
