@@ -4,7 +4,7 @@ Ranks are processes on this machine that meet over loopback. Bytes are those tha
 on the sockets of rank 0 (TCP_INFO), against the formulas of ``mcover.distributed.exchange``; what
 lies between is the check that ranks are in step and gloo's own headers. A step is forward, loss,
 backward and SGD with momentum; the rival is the same step in one process with as many threads as
-there are ranks. Ranks have one thread each.
+there are ranks, or CPUs where these are fewer. Ranks have one thread each.
 
     python bench/distributed.py [--covers 4] [--batch 256] [--steps 10]
 """
@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import statistics
 import struct
-import time
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -28,7 +26,8 @@ from torch.multiprocessing import get_context
 
 import mcover
 from mcover import distributed
-from timing import rows
+from mcover.checks import cpus
+from timing import best_seconds, rows
 
 SENT = 200  # where tcpi_bytes_sent lies in the kernel's struct tcp_info
 WIDTHS = (784, 512, 512, 10)
@@ -91,14 +90,9 @@ def stepping(covered: mcover.nn.Covered, batch: int) -> Callable[[], None]:
 
 
 def measure(work: Callable[[], None], steps: int) -> float:
-    """The median time of a step."""
+    """The best time of a step, after one to warm up."""
     work()
-    times = []
-    for _ in range(steps):
-        begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    return best_seconds(work, steps)
 
 
 def lifted(name: str, covers: int) -> mcover.nn.Covered:
@@ -141,7 +135,9 @@ def main() -> None:
             port = server.getsockname()[1]
         ours, theirs = zip(*(context.Pipe() for _ in range(ranks)), strict=True)
         processes = [
-            context.Process(target=rank_main, args=(rank, ranks, port, given, theirs[rank]))
+            context.Process(
+                target=rank_main, args=(rank, ranks, port, given, theirs[rank]), daemon=True
+            )
             for rank in range(ranks)
         ]
         for process in processes:
@@ -149,7 +145,7 @@ def main() -> None:
         seen, *_ = [pipe.recv() for pipe in ours]
         for process in processes:
             process.join()
-        torch.set_num_threads(ranks)
+        torch.set_num_threads(min(ranks, cpus()))
         for name, (moved, counted, seconds) in seen.items():
             alone = measure(stepping(lifted(name, given.covers), given.batch), given.steps)
             on_paper = formula(name, given.covers, ranks, given.batch)
@@ -160,7 +156,7 @@ def main() -> None:
             ])  # fmt: skip
     title = (
         f"MLP {'-'.join(map(str, WIDTHS))}, {given.covers} covers, batch {given.batch}, "
-        f"{os.cpu_count()} CPUs"
+        f"{cpus()} CPUs"
     )
     header = ["lift", "ranks", "formula MB", "counted", "moved", "step ms", "one process ms", "×"]
     rows(title, header, lines)

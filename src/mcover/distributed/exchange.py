@@ -26,11 +26,15 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
+from mcover.compiled import njit
 from mcover.distributed.ranks import failing_together
+from mcover.nn.directed import WORDS, fits_loops
 from mcover.nn.mixing import Covers
 
 Layout = Literal["routed", "whole"]
@@ -81,7 +85,7 @@ class Exchange:
         whole = torch.stack(list(parts))
         self.sent += whole.nbytes * (self.size - 1) // self.size
         with failing_together("a meeting of covers"):
-            if dist.get_backend(self.group) == "gloo":
+            if whole.is_cpu:  # gloo's, whatever else the group has for other devices
                 received = torch.empty_like(whole)
                 dist.all_to_all_single(received, whole, group=self.group)
                 by_rank = received.unflatten(0, (self.size, self.own))
@@ -160,12 +164,39 @@ class Reads:
     def __init__(self, exchange: Exchange, index: Tensor, table: Tensor, shape: torch.Size) -> None:
         self.exchange, self.shape = exchange, shape
         self.index, self.table = index, table
+        self._per = shape.numel() // max(1, len(index))  # elements of a source
 
-    def at(self, alpha: int, owner: int) -> tuple[Tensor, Tensor]:
-        """Cover and source of each element that context α reads from a rank."""
-        cover = self.table[:, alpha][self.index.long()].long() - owner * self.exchange.own
-        (source,) = ((cover >= 0) & (cover < self.exchange.own)).nonzero(as_tuple=True)
-        return cover[source], source
+    def take(self, tensor: Tensor, alpha: int, owner: int) -> Tensor:
+        """The elements that context α reads from a rank, in order, as one flat tensor.
+
+        Out of that rank's stack (M/R, *shape), or out of what α has of it, (*shape).
+        """
+        flat = tensor.new_empty(self.elements(alpha, owner))
+        self._move(tensor.contiguous(), flat, alpha, owner, into=False)
+        return flat
+
+    def put(self, flat: Tensor, tensor: Tensor, alpha: int, owner: int) -> None:
+        """Puts such elements into their places; the transpose of :meth:`take`."""
+        self._move(tensor, flat.contiguous(), alpha, owner, into=True)
+
+    def _move(self, tensor: Tensor, flat: Tensor, alpha: int, owner: int, into: bool) -> None:
+        if not flat.numel():
+            return
+        column, held = self.table[:, alpha], self.exchange.of(owner)
+        by_source = tensor.reshape(-1, len(self.index), self._per)
+        if fits_loops([tensor, flat], self.index):
+            word = WORDS[tensor.element_size()]
+            arrays = [np.from_dlpack(t.detach().view(word)) for t in (by_source, flat)]
+            index, rows = self.index.contiguous().numpy(), column.contiguous().numpy()
+            _move(*arrays, index, rows, held.start, held.stop, into)
+            return
+        cover = column[self.index.long()].long() - held.start
+        (source,) = ((cover >= 0) & (cover < len(held))).nonzero(as_tuple=True)
+        row = cover[source] if len(by_source) > 1 else torch.zeros_like(source)
+        if into:
+            by_source[row, source] = flat.view(-1, self._per)
+        else:
+            flat.copy_(by_source[row, source].flatten())
 
     @cached_property
     def _uses(self) -> Tensor:
@@ -173,14 +204,9 @@ class Reads:
         return torch.bincount(self.index.long(), minlength=len(self.table))
 
     def elements(self, alpha: int, owner: int) -> int:
-        """How many elements :meth:`at` would name, without naming them."""
+        """How many elements context α reads from a rank."""
         there = self.table[:, alpha].long() // self.exchange.own == owner
-        per = self.shape.numel() // max(1, len(self.index))
-        return int(self._uses[there].sum()) * per
-
-    def sources(self, tensor: Tensor, *lead: int) -> Tensor:
-        """A tensor with its elements by source: (*lead, sources, elements of each)."""
-        return tensor.reshape(*lead, len(self.index), self.shape.numel() // max(1, len(self.index)))
+        return int(self._uses[there].sum()) * self._per
 
 
 def routed_models(plans: Sequence[Reads], stacks: Sequence[Tensor]) -> list[Covers]:
@@ -189,8 +215,8 @@ def routed_models(plans: Sequence[Reads], stacks: Sequence[Tensor]) -> list[Cove
     Shape: stacks (M/R, *shape) of the covers held here, to M/R tensors (*shape) of the contexts
     held here.
     """
-    own, rows = plans[0].exchange.own, [()] * len(stacks)
-    result: list[Covers] = list(rows)
+    own = plans[0].exchange.own
+    result: list[Covers] = [()] * len(stacks)
     for dtype in dict.fromkeys(stack.dtype for stack in stacks):
         which = [k for k, stack in enumerate(stacks) if stack.dtype == dtype]
         flat = _apply(_Gather, [plans[k] for k in which], *[stacks[k] for k in which])
@@ -205,11 +231,8 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(plans: Sequence[Reads], *stacks: Tensor) -> Covers:
         exchange = plans[0].exchange
-        given = [
-            plan.sources(stack, exchange.own) for plan, stack in zip(plans, stacks, strict=True)
-        ]
         chunks = [
-            [given[k][plans[k].at(alpha, exchange.rank)].flatten() for k, alpha in slots]
+            [plans[k].take(stacks[k], alpha, exchange.rank) for k, alpha in slots]
             for slots in _slots(exchange, len(plans), to_readers=True)
         ]
         outs = [
@@ -241,12 +264,7 @@ class _Return(_Gather):
         exchange = plans[0].exchange
         start, own = exchange.held.start, exchange.own
         chunks = [
-            [
-                plans[k]
-                .sources(rows[k * own + alpha - start])[plans[k].at(alpha, owner)[1]]
-                .flatten()
-                for k, alpha in slots
-            ]
+            [plans[k].take(rows[k * own + alpha - start], alpha, owner) for k, alpha in slots]
             for owner, slots in enumerate(_slots(exchange, len(plans), to_readers=False))
         ]
         outs = [rows[k * own].new_empty(own, *plan.shape) for k, plan in enumerate(plans)]
@@ -288,18 +306,42 @@ def _receive(
 ) -> None:
     """Exchanges chunks, and puts what arrives into its places, as many from each rank in order.
 
-    Indices are made place by place: all at once they would take more than the weights.
+    Nothing is kept of the places: indices of all would take more than the weights.
     """
     sizes = [place.plan.elements(place.alpha, place.owner) for place in into]
     per_rank = len(into) // exchange.size
     counts = [sum(sizes[k : k + per_rank]) for k in range(0, len(sizes), per_rank)]
     received = exchange.swap(chunks, counts).split(sizes)
     for (plan, alpha, owner, target), values in zip(into, received, strict=True):
-        cover, source = plan.at(alpha, owner)
-        lead = target.shape[: target.ndim - len(plan.shape)]
-        by_source = plan.sources(target, *lead)
-        where = (cover, source) if lead else (source,)
-        by_source[where] = values.view(-1, by_source.shape[-1])
+        plan.put(values, target, alpha, owner)
+
+
+@njit()
+def _move(
+    by_source: NDArray[Any],
+    flat: NDArray[Any],
+    index: NDArray[Any],
+    column: NDArray[Any],
+    start: int,
+    stop: int,
+    into: bool,
+) -> None:
+    """Elements of sources that are read from covers start to stop, to or from a flat array.
+
+    Shape: by_source (covers or 1, sources, elements of each); index (sources,); column (K,), the
+    cover that each route of the table reads from.
+    """
+    count, per, k = by_source.shape[0], by_source.shape[2], 0
+    for i in range(len(index)):
+        cover = column[index[i]]
+        if start <= cover < stop:
+            row = cover - start if count > 1 else 0
+            for j in range(per):
+                if into:
+                    by_source[row, i, j] = flat[k]
+                else:
+                    flat[k] = by_source[row, i, j]
+                k += 1
 
 
 def _apply(function: Any, *given: Any) -> Covers:

@@ -27,7 +27,7 @@ _TILE = 1024  # elements of a cover at a time: those of a few covers fit the fir
 _CHOICES = 5  # covers that one expression chooses from; beyond, each element is looked up
 _PART = 2**17  # elements of all covers that are worth a thread
 # Loops move bits: they are compiled for the size of an element, and not for its type.
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Arrays = tuple[NDArray[Any], ...]
 
@@ -164,7 +164,7 @@ def fits_loops(tensors: Sequence[Tensor], index: Tensor) -> bool:
     first = tensors[0]
     return (
         first.is_cpu
-        and first.element_size() in _WORDS
+        and first.element_size() in WORDS
         and not first.is_complex()  # it may be conjugated without the memory showing it
         and {type(t) for t in (*tensors, index)} <= {Tensor, torch.nn.Parameter}
         and not any(t.is_neg() for t in tensors)
@@ -177,7 +177,7 @@ def _words(tensors: Tensor | Sequence[Tensor]) -> Arrays:
     What was once seen through ``Tensor.numpy`` cannot be resized any more, and FSDP frees the
     memory of a gathered parameter by resizing it.
     """
-    word = _WORDS[tensors[0].element_size()]
+    word = WORDS[tensors[0].element_size()]
     if isinstance(tensors, Tensor):
         return tuple(
             np.from_dlpack(tensors.detach().view(word)).reshape(len(tensors), tensors[0].numel())
