@@ -76,6 +76,7 @@ bench: $(VENV)/.torch
 	$(RUN) bench/directed.py
 	$(RUN) bench/first_step.py
 	$(RUN) bench/committee.py
+	$(RUN) bench/distributed.py
 
 format: $(VENV)/.check
 	$(RUN) -m ruff format .
