@@ -101,6 +101,7 @@ bench: $(VENV)/.torch
 	$(RUN) bench/committee.py
 	$(RUN) bench/sklearn_estimators.py --quick
 	$(RUN) bench/engines.py
+	$(RUN) bench/distributed.py
 
 format: $(VENV)/.check
 	$(RUN) -m ruff format .
