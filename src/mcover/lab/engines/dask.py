@@ -32,6 +32,7 @@ class Dask(Cluster):
 
     def _open(self, task: Callable[[bytes], Any]) -> None:
         import dask
+
         import distributed
 
         self._topic, self._started = f"mcover-{uuid4().hex}", Counter[str]()
