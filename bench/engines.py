@@ -3,8 +3,8 @@
 The rival is the plain executor of loky with two processes, all trials submitted at once and nothing
 stored. Trials sleep, and take no core: so the figures are those of the engines, not of a machine
 that has few cores or is busy. Clusters are started before the clock, by a first study of two
-trials; each study has a store on disk, as any study. Slurm is submitit's local executor: what a
-job costs beside the queue.
+trials; each study has a store on disk, as any study. Slurm is not here: a job
+costs what its queue makes of it.
 
     python bench/engines.py --engines local dask ray
 """
@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 from timing import rows
 
 WORKERS = 2
-PACKAGES = {"local": "loky", "dask": "distributed", "ray": "ray", "slurm": "submitit"}
-COUNTS = {0.1: 60, 2.0: 8}
+PACKAGES = {"local": "loky", "dask": "distributed", "ray": "ray"}
+COUNTS = {0.1: 40, 2.0: 6}
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def measured(name: str, repeats: int) -> tuple[float, dict[float, float]]:
     from mcover.lab.studies import Plan, Store, run
     from mcover.lab.studies.study import Cell, Choosing
 
-    engine = make_engine(name, WORKERS, "local" if name == "slurm" else None)
+    engine = make_engine(name, WORKERS)
     best = dict.fromkeys(COUNTS, float("inf"))
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "s.sqlite") as store:
 

@@ -265,6 +265,7 @@ def test_trials_that_kill_their_workers_fail_at_the_limit_and_blame_no_others(
 def test_ctrl_c_is_heeded_where_python_loses_it():
     """A KeyboardInterrupt in a callback of the garbage collector is dropped; Dask has such ones."""
     engine = make_engine("slurm", 2, "local")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert engine.workers == 2
         with pytest.raises(KeyboardInterrupt):
@@ -272,9 +273,11 @@ def test_ctrl_c_is_heeded_where_python_loses_it():
         with pytest.raises(KeyboardInterrupt):
             _ = engine.workers
         assert engine.workers == 2
+        engine.shutdown()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         engine.shutdown()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, before)
 
 
 @on_clusters
