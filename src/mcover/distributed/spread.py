@@ -46,7 +46,7 @@ def spread(
         mesh: of :func:`start`, or any with dimensions named "covers" and "data".
         layout: of the directed lift: "routed" gathers weights along the routes, "whole" keeps all
             covers on each rank and sums gradients; "auto" takes the one that moves fewer bytes
-            (:mod:`mcover.distributed.exchange` has the formulas).
+            (formulas: the page on scaling).
         check: whether every forward makes sure that ranks are in step, which costs a small
             collective and a checksum of the inputs.
 
@@ -92,7 +92,7 @@ class Spread(Covered):
         across: the collectives, and what they have sent so far, ``across.sent``.
     """
 
-    across: Exchange
+    across: Any
 
     def __init__(self, covered: Covered, mesh: DeviceMesh, layout: str, check: bool) -> None:
         self.mesh, self.check = mesh, check
