@@ -197,5 +197,5 @@ def _word(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    """JSON with lists of numbers on one line each."""
-    return re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
+    """JSON with the innermost lists and tables on one line each."""
+    return re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: " ".join(found[0].split()), text)

@@ -117,10 +117,18 @@ def _places(some: Sequence[Candidate], name: str, room: Dimension, axes: Axes) -
 
 
 def _same_scale(panels: Sequence[Axes], shown: Sequence[Candidate]) -> None:
-    """One scale of values for all panels, a logarithmic one where they span decades."""
+    """One scale of values for all panels, a logarithmic one where they span decades.
+
+    On a linear one, values far above the others are left out, and counted in the first title.
+    """
     values = np.array([one.value for one in shown], float)
     low, high = values.min(), values.max()
     log = low > 0 and high / low > 20
+    if not log:
+        first, third = np.quantile(values, [0.25, 0.75])
+        high = min(high, third + 3 * ((third - first) or high))
+        if beyond := int((values > high).sum()):
+            panels[0].set_title(f"the search; {beyond} above the frame")
     margin = (high / low) ** 0.06 if log else 0.06 * ((high - low) or 1.0)
     for axes in panels:
         axes.set_yscale("log" if log else "linear")
