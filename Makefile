@@ -100,6 +100,8 @@ bench: $(VENV)/.torch
 	$(RUN) bench/first_step.py
 	$(RUN) bench/committee.py
 	$(RUN) bench/sklearn_estimators.py --quick
+	$(RUN) bench/engines.py
+	$(RUN) bench/distributed.py
 
 format: $(VENV)/.check
 	$(RUN) -m ruff format .

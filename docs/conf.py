@@ -16,10 +16,10 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "myst_nb",
-    "dataclass_fields",
     "inline_figures",
     "mathml",
     "no_requests",
+    "reference",
 ]
 exclude_patterns = ["_build"]
 

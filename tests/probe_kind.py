@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ def register() -> None:
 
 @dataclass(frozen=True)
 class Probe:
-    """Seeds at which it refuses, crashes, kills itself or finds no number."""
+    """Seeds at which it refuses, crashes, exits, kills itself or finds no number."""
 
     kind: ClassVar[str] = "probe"
 
@@ -30,6 +31,7 @@ class Probe:
     shift: float = 0.0
     refuse: tuple[int, ...] = ()
     crash: tuple[int, ...] = ()
+    leave: tuple[int, ...] = ()
     die: tuple[int, ...] = ()
     nan: tuple[int, ...] = ()
     validation: int = 0
@@ -48,6 +50,8 @@ class Probe:
             raise McoverError(f"no trial {seed} today; write another seed.")
         if seed in self.crash:
             raise RuntimeError(f"broken at {seed}")
+        if seed in self.leave:
+            sys.exit(seed)
         if seed in self.die:
             os.kill(os.getpid(), signal.SIGKILL)
         if seed in self.nan:

@@ -4,17 +4,19 @@ import sys
 from pathlib import Path
 
 import probe_kind
-from mcover.lab.studies import Plan, Processes, Store, run
+from mcover.lab.engines import make_engine
+from mcover.lab.studies import Plan, Store, run
 from mcover.lab.studies.study import Choosing
 
 
-def main(path: str, trials: int, workers: int, sleep: float) -> None:
+def main(path: str, trials: str, workers: str, sleep: str, name: str = "local", *at: str) -> None:
     probe_kind.register()
     log = str(Path(path).with_suffix(".log"))
-    plan = Plan((probe_kind.cell(trials=trials, sleep=sleep, log=log),), Choosing())
+    cell = probe_kind.cell(trials=int(trials), sleep=float(sleep), log=log)
+    engine = make_engine(name, int(workers), *at)
     with Store(path) as store:
-        print(run(plan, store, Processes(workers)).new)  # noqa: T201
+        print(run(Plan((cell,), Choosing()), store, engine).new)  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    main(*sys.argv[1:])

@@ -59,4 +59,4 @@ def test_committee(monkeypatch, capsys):
 def test_every_example_is_tested():
     beside = Path(__file__).parent.glob("ecosystem/*.py")  # those that need more packages
     tested = "".join(path.read_text() for path in (Path(__file__), *beside))
-    assert all(f'run("{path.name}"' in tested for path in EXAMPLES.glob("*.py"))
+    assert all(f'"{path.name}"' in tested for path in EXAMPLES.glob("*.py"))

@@ -29,7 +29,12 @@ ROWS = (
     ("annealing", "lifting"),
     ("nn", "optim"),
     ("",),  # the package itself: what a user imports
-    ("hf", "lightning", "sklearn"),  # doors to neighbours: imported when used, none by another
+    (
+        "distributed",
+        "hf",
+        "lightning",
+        "sklearn",
+    ),  # doors to neighbours: imported when used, none by another
     ("lab",),
     ("cli", "__main__"),
 )

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from interrupting import interruptible
 from mcover import McoverError
 from mcover.lab.studies import Inline, Plan, Processes, Store, run
 from mcover.lab.studies.rows import by_key
-from mcover.lab.studies.runner import ATTEMPTS, TrialError
+from mcover.lab.studies.runner import ATTEMPTS, EngineError
 from mcover.lab.studies.study import Cell, Choosing
 
 TESTS = Path(__file__).parent
@@ -82,16 +83,34 @@ def test_a_trial_that_refuses_is_a_failed_row_and_the_rest_goes_on(store):
     assert run(plan(probe_kind.cell(trials=4, refuse=[1], nan=[2])), store, Inline()).new == 0
 
 
-def test_any_other_error_stops_the_study_and_keeps_the_rest(store):
-    broken = probe_kind.cell(trials=8, sleep=0.05, crash=[2])
-    with pytest.raises(TrialError, match=r"seed 2(.|\n)*broken at 2"):
-        run(plan(broken), store, Processes(2))
-    kept = {row.seed for row in store.rows()}
-    assert {0, 1} <= kept
-    assert 2 not in kept
-    assert len(kept) < 8
+def test_any_other_error_is_a_failed_row_with_its_traceback_and_the_rest_goes_on(tmp_path):
+    broken = probe_kind.cell(trials=6, crash=[2], leave=[4])
+    found = []
+    for number, engine in enumerate((Inline(), Processes(2))):
+        with Store(tmp_path / f"{number}.sqlite") as store:
+            ran = run(plan(broken), store, engine)
+            assert (ran.new, ran.failed) == (6, 2)
+            found.append({row.seed: row.message for row in store.rows()})
+    assert found[0] == found[1]
+    assert re.match(r"Traceback(.|\n)*RuntimeError: broken at 2$", found[0][2])
+    assert re.match(r"Traceback(.|\n)*SystemExit: 4$", found[0][4])
+
+
+def test_an_engine_that_cannot_run_a_trial_stops_the_study_and_keeps_the_rest(store):
+    class Broken(Inline):
+        def submit(self, trial, seed):
+            future = super().submit(trial, seed)
+            if seed == 2:
+                future = Future()
+                future.set_exception(EngineError("no worker here"))
+            return future
+
+    cell = probe_kind.cell(trials=8)
+    with pytest.raises(EngineError, match=r"seed 2(.|\n)*no worker here"):
+        run(plan(cell), store, Broken())
+    assert [row.seed for row in store.rows()] == [0, 1]
     with Store(store.path) as other:
-        assert other.claim((broken.config, 2)) == "ours"
+        assert other.claim((cell.config, 2)) == "ours"
 
 
 def test_a_trial_whose_process_always_dies_is_a_failed_row_and_the_others_go_on(store, tmp_path):

@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -217,7 +218,6 @@ def test_outputs_that_are_tuples(tmp_path):
 
 
 def test_columns_of_a_data_set_are_removed_by_the_bases_signature(tmp_path):
-    datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_list(examples("bert"))
     trainer = CoverTrainer(lifted("bert"), arguments(tmp_path), train_dataset=data)
     assert set(next(iter(trainer.get_train_dataloader()))) == {
@@ -261,6 +261,24 @@ def test_resumed_training_is_bitwise_that_without_a_break(tmp_path):
         other.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
     with pytest.raises(mcover.McoverError, match=r"covers\.safetensors"):
         other.train(resume_from_checkpoint=str(tmp_path / "nowhere"))
+
+
+def test_a_frozen_trunk_comes_back_from_a_checkpoint(tmp_path):
+    def fresh(seed: int) -> mcover.nn.Covered:
+        model = build("bert", seed)
+        model.bert.requires_grad_(False)
+        return mcover.lift(model, 2, mcover.Uniform(), seed=seed)
+
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    trained = fresh(0)
+    before = parameters(trained.net.bert)
+    CoverTrainer(trained, arguments(tmp_path, **options), train_dataset=examples("bert")).train()
+    same(parameters(trained.net.bert), before)
+    resumed = CoverTrainer(
+        fresh(1), arguments(tmp_path / "other", **options), train_dataset=examples("bert")
+    )
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    same(resumed.model.state_dict(), trained.state_dict())
 
 
 def test_the_best_covers_are_there_at_the_end(tmp_path):

@@ -18,12 +18,13 @@ from rich.text import Text
 
 from mcover.checks import writable
 from mcover.errors import McoverError
+from mcover.lab.engines import EngineOptions
 from mcover.lab.figures.studies import study_figure
 from mcover.lab.figures.style import save
 from mcover.lab.studies.catalogue import STUDIES, find_study
 from mcover.lab.studies.report import write_report
 from mcover.lab.studies.rows import Row, by_key, read_csv, write_csv
-from mcover.lab.studies.runner import Inline, Processes, run
+from mcover.lab.studies.runner import run
 from mcover.lab.studies.store import DEFAULT, Store
 from mcover.lab.studies.study import SCALES, Plan, Rows, Scale
 from mcover.lab.studies.summary import Summary, Table, outcome_table, summarize
@@ -117,15 +118,13 @@ class Show(_Scaled):
 
 
 @dataclass(frozen=True)
-class Run(_Scaled):
+class Run(_Scaled, EngineOptions):
     """Run what is missing of a study; stop it with Ctrl-C at any time, and go on later."""
 
     trials: int | None = None
     """Trials of each cell (default: what the study says)."""
     only: str = ""
     """Only cells with this in their name."""
-    workers: int | None = None
-    """Processes of one core each (default: all cores); 0 runs in this process."""
     figures: Path = Path("out/figures")
     """Folder to draw the figure in, as PNG and PDF."""
     retry_failed: bool = False
@@ -133,7 +132,7 @@ class Run(_Scaled):
 
     def run(self) -> None:
         plan = find_study(self.name).plan(self.scale, self.trials, self.only)
-        engine = Inline() if self.workers == 0 else Processes(self.workers)
+        engine = self.make_engine()
         writable(self.figures / f"{self.name}.png")
         with Store(self.store) as store:
             if self.retry_failed:

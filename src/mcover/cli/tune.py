@@ -15,10 +15,10 @@ import mcover
 from mcover import checks, statistics
 from mcover.errors import McoverError
 from mcover.files import write_atomic
+from mcover.lab.engines import EngineOptions
 from mcover.lab.figures.style import save
 from mcover.lab.figures.tune import tune_figure
 from mcover.lab.perceptron import Outcome, summarize
-from mcover.lab.studies import Inline, Processes
 from mcover.lab.training.options import require
 from mcover.lab.tune import NetworkSearch, PerceptronSearch, Tuning
 from mcover.plain import to_plain
@@ -38,7 +38,7 @@ _KEPT = ("solved", "generalization_error", "proposals", "error", "gradients", "c
 
 
 @dataclass(frozen=True)
-class Tune:
+class Tune(EngineOptions):
     """Search topology, covers and the rest on held-out data; test the winner once, on fresh seeds.
 
     Stop it with Ctrl-C at any time: the same command goes on. The winner is a file that
@@ -55,8 +55,6 @@ class Tune:
     """Fresh seeds of the test."""
     seed: int = 0
     """Seed of the search."""
-    workers: int | None = None
-    """Processes of one core each (default: all cores); 0 runs in this process."""
     output: Path = Path("out/tune")
     """Where to write: OUTPUT.json, the winner, OUTPUT.png, and OUTPUT.db, which keeps it all."""
 
@@ -76,11 +74,11 @@ class Tune:
 
     def run(self) -> None:
         require("optuna", "mcover tune", "tune")
+        engine = self.make_engine()
         with live_line() as line:
             line.wait("loading")
             getattr(self.search.trial, "prepare", lambda: None)()
             with Tuning(self.search, self._path("db"), self.seed) as tuning:
-                engine = Inline() if self.workers == 0 else Processes(self.workers)
                 try:
                     tuning.run(engine, self.trials, self.seconds, line)
                     found = tuning.test(engine, self.test_seeds, line)

@@ -213,7 +213,9 @@ class CoverTrainer(Trainer):
         folder = self.args.output_dir if output_dir is None else output_dir
         with self._instead(self.collapse()):
             super()._save(folder)
-        self.model.save(Path(folder) / COVERS, frozen_too=False)
+        # PEFT leaves the frozen model out of its checkpoints; others bring all of it back.
+        is_adapter = hasattr(self.model.net, "peft_config")
+        self.model.save(Path(folder) / COVERS, frozen_too=not is_adapter)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None

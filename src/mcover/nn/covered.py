@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
@@ -22,12 +23,14 @@ from mcover.nn.collapse import collapse, cover, ensemble
 from mcover.nn.copies import Override
 from mcover.nn.files import save
 from mcover.nn.layers import draw_mixer
-from mcover.nn.meetings import Shape, Site
+from mcover.nn.meetings import Across, Shape, Site
 from mcover.nn.report import report
 from mcover.nn.running import Runner
 from mcover.progress import announced
-from mcover.routing import draw_indexed_bank
+from mcover.routing import BYTE_COVERS, draw_indexed_bank
 from mcover.seeds import seed_sequence
+
+_PAGE = 512  # bytes
 
 
 class NextRoutes(NamedTuple):
@@ -95,7 +98,8 @@ class Covered(nn.Module):
     collapse, cover, ensemble = collapse, cover, ensemble
     report, save = report, save
 
-    route_index: Tensor
+    across: Across | None = None  # the processes that hold the other covers, if there are any
+    route_bytes: Tensor
     route_table: Tensor
     route_inverse: Tensor
 
@@ -128,13 +132,24 @@ class Covered(nn.Module):
         covers mix, the messages of cover α come from its own inputs; in the directed lift, context
         α sees the inputs of cover α.
         """
-        trees.check_covers_first((args, kwargs), self.covers, "each", "covered(x) for inputs")
+        count = len(self.held)
+        trees.check_covers_first((args, kwargs), count, "each", "covered(x) for inputs")
         return self._runner.forward(args, kwargs, each=True)
 
     @property
     def covers(self) -> int:
         """M."""
         return self.settings.covers
+
+    @property
+    def held(self) -> range:
+        """The covers that run in this process: all of them, but for :mod:`mcover.distributed`."""
+        return range(self.covers)
+
+    @property
+    def route_index(self) -> Tensor:
+        """Of the directed lift: the row in the table of each source's route, (S, sources)."""
+        return self.route_bytes.view(torch.uint8 if self.covers <= BYTE_COVERS else torch.uint16)
 
     @property
     def is_directed(self) -> bool:
@@ -180,6 +195,14 @@ class Covered(nn.Module):
             if not self.is_directed:
                 return None
             return NextRoutes(self.routes, tuple(self._runner.turn(step)))
+
+    def rows(self, which: int) -> list[Sequence[Tensor]]:
+        """The tensors that covers run with in one pass, stack by stack."""
+        how, stacks = self.settings.routing, self.stacks()
+        if not isinstance(how, Directed):
+            return [stack.unbind() for stack in stacks.values()]
+        tables = self.route_table, self.route_inverse
+        return directed.virtual_models(stacks, how.granularity, self.route_index[which], *tables)
 
     def stacks(self) -> dict[str, Tensor]:
         """The lifted parameters by name, covers first."""
@@ -251,16 +274,20 @@ class Covered(nn.Module):
         grads = {id(p): p.grad for p in self.parameters() if p.grad is not None}
         own = [grads.pop(id(s)) for s in self.stacks().values() if id(s) in grads]
         squares = [grad.flatten(1).abs().square().sum(1) for grad in own]
-        squares += [grad.abs().square().sum().expand(self.covers) for grad in grads.values()]
+        rows = len(next(iter(self.stacks().values())))
+        squares += [grad.abs().square().sum().expand(rows) for grad in grads.values()]
         if not squares:
-            return torch.zeros(self.covers)
+            return torch.zeros(rows)
         norms = torch.stack(squares).sum(0).sqrt()
         scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
         for grad in own:
             grad.mul_(scale.to(grad.dtype).view(-1, *(1,) * (grad.ndim - 1)))
         for grad in grads.values():
-            grad.mul_(scale.min().to(grad.dtype))
+            grad.mul_(self._least(scale).to(grad.dtype))
         return norms
+
+    def _least(self, scale: Tensor) -> Tensor:
+        return scale.min()
 
     def get_extra_state(self) -> Tensor:
         """The seed, and how far the routes have been gone through: part of ``state_dict``."""
@@ -272,7 +299,10 @@ class Covered(nn.Module):
             "spawn_key": list(self.seed.spawn_key),
             "checksum": self._checksum(),
         }
-        return torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+        text = json.dumps(state)
+        # Whole pages, so that a checkpoint's tensor fits that of a model with other counters.
+        text = text.ljust(-(-len(text) // _PAGE) * _PAGE)
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Seed and counters of another model; refused, if its routes cannot be drawn again."""
@@ -302,7 +332,7 @@ class Covered(nn.Module):
         """Routes of draw ``number``, each layer from its own stream."""
         if number == self._drawn:
             return
-        count = sum(stack[0].numel() for stack in self.stacks().values())
+        count = sum(stack.numel() // len(stack) for stack in self.stacks().values())
         with announced(f"drawing routes for {count:,} parameters of {self.covers} covers"):
             drawn = self._drawn_anew(number)
         for name, tensor in drawn.items():
@@ -318,21 +348,29 @@ class Covered(nn.Module):
         if isinstance(how, Messages):
             shapes = [shape for _, _, shape in self._meetings()]
             pairs = zip(shapes, root.spawn(len(shapes)), strict=True)
-            drawn = [draw_mixer(self.covers, topology, how, *pair).to(like) for pair in pairs]
-            return {f"mixer_{n}": mixer for n, mixer in enumerate(drawn)}
+            drawn = [draw_mixer(self.covers, topology, how, *pair) for pair in pairs]
+            to = like.device, like.dtype
+            return {f"mixer_{n}": mixer.to(*to) for n, mixer in enumerate(drawn)}
         *_, (_, last) = directed.slices(self.stacks(), how.granularity)
         size = min(how.bank or last.stop, last.stop)
         if how.redraw_every is not None and how.destinations is not None:
             # More than are visited before the next draw would never be looked at.
             size = min(size, how.redraw_every * how.destinations)
         bank = draw_indexed_bank(topology, self.covers, last.stop, size, root)
-        arrays = {"index": bank.index, "table": bank.table, "inverse": bank.inverse_table}
+        # As bytes: process groups that broadcast buffers do not know numbers of two.
+        index = bank.index.view(np.uint8)
+        arrays = {"bytes": index, "table": bank.table, "inverse": bank.inverse_table}
         return {f"route_{k}": torch.from_numpy(v).to(like.device) for k, v in arrays.items()}
 
     def _checksum(self) -> int:
         drawn = [self.route_index, self.route_table] if self.is_directed else self.mixers().values()
-        total = 0
-        for tensor in drawn:
-            exact = tensor if tensor.dtype in (torch.uint8, torch.uint16) else tensor.double()
-            total = zlib.crc32(exact.cpu().numpy().tobytes(), total)
-        return total
+        return checksum(drawn)
+
+
+def checksum(drawn: Iterable[Tensor]) -> int:
+    """CRC-32 of drawn routes or mixers."""
+    total = 0
+    for tensor in drawn:
+        exact = tensor if tensor.dtype in (torch.uint8, torch.uint16) else tensor.double()
+        total = zlib.crc32(exact.cpu().numpy().tobytes(), total)
+    return total

@@ -27,7 +27,7 @@ _TILE = 1024  # elements of a cover at a time: those of a few covers fit the fir
 _CHOICES = 5  # covers that one expression chooses from; beyond, each element is looked up
 _PART = 2**17  # elements of all covers that are worth a thread
 # Loops move bits: they are compiled for the size of an element, and not for its type.
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Arrays = tuple[NDArray[Any], ...]
 
@@ -105,9 +105,9 @@ class _Gather(_Routed):
     def forward(
         index: Tensor, table: Tensor, inverse_table: Tensor, per: int, stack: Tensor
     ) -> tuple[Tensor, ...]:
-        rows = stack.contiguous().unbind()
-        out = tuple([torch.empty_like(row) for row in rows])
-        _read_into(out, rows, index, table, per)
+        stack = stack.contiguous()
+        out = tuple([torch.empty_like(row) for row in stack.unbind()])
+        _read_into(out, stack, index, table, per)
         return out
 
     @staticmethod
@@ -140,7 +140,7 @@ for _forward in (_Gather.forward, _Return.forward):
 
 
 def _read_into(
-    out: Sequence[Tensor], given: Sequence[Tensor], index: Tensor, table: Tensor, per: int
+    out: Sequence[Tensor], given: Tensor | Sequence[Tensor], index: Tensor, table: Tensor, per: int
 ) -> None:
     """out[α] of source i = given[table[index[i], α]] of source i; all tensors are contiguous."""
     if len(index) * per != given[0].numel():
@@ -149,7 +149,7 @@ def _read_into(
             f"{tuple(given[0].shape)}; write the bank's row at the tensor's slice, and per=1 for "
             "a route a weight."
         )
-    if fits_loops(given, index):
+    if fits_loops([given] if isinstance(given, Tensor) else given, index):
         each = np.repeat(index.numpy(), per) if per > 1 else index.contiguous().numpy()
         _in_parts(_words(given), _words(out), each, table.T.contiguous().numpy())
         return
@@ -164,15 +164,24 @@ def fits_loops(tensors: Sequence[Tensor], index: Tensor) -> bool:
     first = tensors[0]
     return (
         first.is_cpu
-        and first.element_size() in _WORDS
+        and first.element_size() in WORDS
         and not first.is_complex()  # it may be conjugated without the memory showing it
         and {type(t) for t in (*tensors, index)} <= {Tensor, torch.nn.Parameter}
         and not any(t.is_neg() for t in tensors)
     )
 
 
-def _words(tensors: Sequence[Tensor]) -> Arrays:
-    word = _WORDS[tensors[0].element_size()]
+def _words(tensors: Tensor | Sequence[Tensor]) -> Arrays:
+    """Bits of tensors, or of the rows of a stack, which is read through DLPack.
+
+    What was once seen through ``Tensor.numpy`` cannot be resized any more, and FSDP frees the
+    memory of a gathered parameter by resizing it.
+    """
+    word = WORDS[tensors[0].element_size()]
+    if isinstance(tensors, Tensor):
+        return tuple(
+            np.from_dlpack(tensors.detach().view(word)).reshape(len(tensors), tensors[0].numel())
+        )
     return tuple([t.detach().view(word).numpy().reshape(-1) for t in tensors])
 
 

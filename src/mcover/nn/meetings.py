@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from mcover.errors import McoverError
 from mcover.nn.copies import Override
 from mcover.nn.lockstep import inside_cover, meet
-from mcover.nn.mixing import Geometry, mix_convolution, mix_linear, mix_rows
+from mcover.nn.mixing import Covers, Geometry, mix_convolution, mix_linear, mix_rows
 
 
 class Shape(NamedTuple):
@@ -31,6 +31,16 @@ class Shape(NamedTuple):
     channels: bool = False  # whether inputs are channels of a convolution
 
 
+class Across(Protocol):
+    """The other processes, where each holds some of the covers."""
+
+    def complete(self, parts: Covers) -> Covers:
+        """What covers held here get, of the M sums over the covers that each process holds."""
+
+    def mixes_weights(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether covers that share ``x`` mix weights, (M, units, ...), and not messages."""
+
+
 @dataclass(eq=False)
 class Pass:
     """What layers look up while covers run."""
@@ -39,6 +49,11 @@ class Pass:
     stacks: dict[int, Tensor] = field(default_factory=dict)  # by the id of their first row
     mixers: dict[str, Tensor] = field(default_factory=dict)  # by the place where covers meet
     met: dict[str, int] = field(default_factory=dict)  # how often they met there
+    across: Across | None = None
+
+    @property
+    def complete(self) -> Callable[[Covers], Covers] | None:
+        return None if self.across is None else self.across.complete
 
     def begin(self, stacks: Sequence[Tensor], rows: Sequence[Sequence[Tensor]]) -> None:
         self.rows = {id(stack): own for stack, own in zip(stacks, rows, strict=True)}
@@ -96,7 +111,8 @@ class Site:
 
         def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
             with _without_autocast(operands[0]):
-                return mix_rows(tuple(operands), self._mixer("", operands[0].dtype))
+                mixer = self._mixer("", operands[0].dtype)
+                return mix_rows(tuple(operands), mixer, self.current.complete)
 
         return self._meet("", rows, rule)
 
@@ -139,9 +155,12 @@ class Site:
                 to = torch.get_autocast_dtype(device)
                 xs, stack = tuple(_cast(x, to) for x in xs), _cast(stack, to)
                 shift = None if shift is None else _cast(shift, to)
-            common = xs[0] if _is_one(xs) else xs
+            common, across = xs[0] if _is_one(xs) else xs, self.current.across
+            if across is not None and common is xs[0] and not across.mixes_weights(common, stack):
+                common = xs
             with _without_autocast(stack):
-                return mix(common, stack, self._mixer(part, stack.dtype), shift)
+                mixer = self._mixer(part, stack.dtype)
+                return mix(common, stack, mixer, shift, complete=self.current.complete)
 
         return self._meet(part, (x, weight, bias), rule)
 

@@ -15,11 +15,15 @@ forward and backward. Three observations make this cheap:
 Throughout, a mixer is (units, blocks, M, M) with row β the cover that reads and column α the one
 that is read, or (1, 1, M, M) where one kernel serves all units and blocks (the exact mode).
 Activations come and go as one tensor per cover: no stacked copy is ever kept.
+
+Where this process holds only some of the covers, a mixer has only their columns, and what it makes
+are M partial sums over the covers that are read. ``complete`` makes them whole, and keeps those
+of the covers held here (:mod:`mcover.distributed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -33,6 +37,7 @@ from torch.func import vjp
 from mcover.errors import McoverError
 
 Covers = tuple[Tensor, ...]
+Complete = Callable[[Covers], Covers]
 
 WORKSPACE = 2**20  # elements of contributions at a time, about
 SAMPLES = 512  # of a linear layer at a time, at most
@@ -42,7 +47,11 @@ SAMPLES = 512  # of a linear layer at a time, at most
 
 
 def mix_linear(
-    xs: Covers | Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None = None
+    xs: Covers | Tensor,
+    weight: Tensor,
+    mixer: Tensor,
+    bias: Tensor | None = None,
+    complete: Complete | None = None,
 ) -> Covers:
     """x W^T + b of each cover with block messages mixed across covers; b stays in its own cover.
 
@@ -57,11 +66,15 @@ def mix_linear(
         )
     biases = [None] * len(weight) if bias is None else bias.unbind()
     if isinstance(xs, Tensor):
-        return tuple(map(F.linear, [xs] * len(weight), mix_weights(weight, mixer), biases))
+        mixed = mix_weights(weight, mixer, complete)
+        return tuple(map(F.linear, [xs] * len(weight), mixed, biases))
     if _is_exact(mixer):
-        ys = mix_rows([F.linear(x, w) for x, w in zip(xs, weight, strict=True)], mixer)
-        return tuple(y if b is None else y + b for y, b in zip(ys, biases, strict=True))
-    return _apply(_MixLinear, weight, mixer, bias, None, *xs)
+        ys = mix_rows([F.linear(x, w) for x, w in zip(xs, weight, strict=True)], mixer, complete)
+    elif complete is None:
+        return _apply(_MixLinear, weight, mixer, bias, None, *xs)
+    else:
+        ys = complete(_apply(_MixLinear, weight, mixer, None, None, *xs))
+    return tuple(y if b is None else y + b for y, b in zip(ys, biases, strict=True))
 
 
 @dataclass(frozen=True)
@@ -107,7 +120,12 @@ class Geometry:
 
 
 def mix_convolution(
-    xs: Covers | Tensor, weight: Tensor, mixer: Tensor, bias: Tensor | None, at: Geometry
+    xs: Covers | Tensor,
+    weight: Tensor,
+    mixer: Tensor,
+    bias: Tensor | None,
+    at: Geometry,
+    complete: Complete | None = None,
 ) -> Covers:
     """A convolution of each cover, with blocks of the channels that one output channel sees.
 
@@ -121,31 +139,38 @@ def mix_convolution(
         )
     biases = [None] * len(weight) if bias is None else bias.unbind()
     if isinstance(xs, Tensor):
-        mixed = zip(mix_weights(weight, mixer), biases, strict=True)
+        mixed = zip(mix_weights(weight, mixer, complete), biases, strict=True)
         return tuple(at.convolve(xs, w, b, at.groups) for w, b in mixed)
     if _is_exact(mixer):
-        ys = [at.convolve(x, w, None, at.groups) for x, w in zip(xs, weight, strict=True)]
-        outs = zip(mix_rows(ys, mixer), biases, strict=True)
-        return tuple(y if b is None else y + b.view(-1, *[1] * (y.ndim - 2)) for y, b in outs)
-    return _apply(_MixConvolution, weight, mixer, bias, at, *xs)
+        own = [at.convolve(x, w, None, at.groups) for x, w in zip(xs, weight, strict=True)]
+        ys = mix_rows(own, mixer, complete)
+    elif complete is None:
+        return _apply(_MixConvolution, weight, mixer, bias, at, *xs)
+    else:
+        ys = complete(_apply(_MixConvolution, weight, mixer, None, at, *xs))
+    outs = zip(ys, biases, strict=True)
+    return tuple(y if b is None else y + b.view(-1, *[1] * (y.ndim - 2)) for y, b in outs)
 
 
-def mix_rows(rows: Sequence[Tensor], mixer: Tensor) -> Covers:
+def mix_rows(rows: Sequence[Tensor], mixer: Tensor, complete: Complete | None = None) -> Covers:
     """Σ_α Q̂[r,0,β,α] rows[α] for one block, units last; M tensors (..., units) to the same."""
-    return _apply(_MixRows, mixer[:, 0], *rows)
+    mixed = _apply(_MixRows, mixer[:, 0], *rows)
+    return mixed if complete is None else complete(mixed)
 
 
-def mix_weights(weight: Tensor, mixer: Tensor) -> Covers:
+def mix_weights(weight: Tensor, mixer: Tensor, complete: Complete | None = None) -> Covers:
     """W_eff[β] = Σ_α Q̂[r,g,β,α] W[α] on block g: all of the mixing where covers share the input.
 
     Shape: weight (M, units, inputs, ...) to M tensors (units, inputs, ...).
     """
     if _is_exact(mixer):
-        return torch.tensordot(mixer[0, 0], weight, dims=1).unbind()
-    w = _split(weight, 2, mixer.shape[1])  # (M, units, blocks, width, ...)
-    mixed = torch.bmm(mixer.flatten(0, 1), w.flatten(3).flatten(1, 2).transpose(0, 1))
-    parts = [part.reshape(w.shape[1:]) for part in mixed.unbind(1)]
-    return tuple(_join(part, 1, weight.shape[2]) for part in parts)
+        made: Covers = torch.tensordot(mixer[0, 0], weight, dims=1).unbind()
+    else:
+        w = _split(weight, 2, mixer.shape[1])  # (M, units, blocks, width, ...)
+        mixed = torch.bmm(mixer.flatten(0, 1), w.flatten(3).flatten(1, 2).transpose(0, 1))
+        parts = [part.reshape(w.shape[1:]) for part in mixed.unbind(1)]
+        made = tuple(_join(part, 1, weight.shape[2]) for part in parts)
+    return made if complete is None else complete(made)
 
 
 def _is_exact(mixer: Tensor) -> bool:
@@ -202,8 +227,9 @@ class _MixLinear(_Mix):
         (covers, units, inputs), blocks = weight.shape, mixer.shape[1]
         q, w = _by_unit(mixer), _split(weight, 2, blocks).transpose(1, 2)
         hs = [_split(x.reshape(-1, inputs), 1, blocks).permute(1, 2, 0) for x in xs]
-        outs = tuple(x.new_empty(*x.shape[:-1], units) for x in xs)
-        shift = weight.new_zeros(covers, units) if bias is None else bias
+        readers = mixer.shape[2]
+        outs = tuple(xs[0].new_empty(*xs[0].shape[:-1], units) for _ in range(readers))
+        shift = weight.new_zeros(readers, units) if bias is None else bias
         for rows in _cut(hs[0].shape[-1], SAMPLES):
             panels = _panels(units, covers * blocks * _length(rows))
             widest = max(map(_length, panels), default=0)
@@ -236,7 +262,7 @@ class _MixLinear(_Mix):
         for rows in _cut(samples, SAMPLES):
             for panel in _panels(units, covers * blocks * _length(rows)):
                 # A little more than samples apart: rows whole pages apart compete for cache lines.
-                turned = weight.new_zeros(_length(panel), covers, _length(rows) | 16)
+                turned = weight.new_zeros(_length(panel), len(grads), _length(rows) | 16)
                 for beta, grad in enumerate(grads):
                     turned[:, beta, : _length(rows)] = grad.reshape(-1, units)[rows, panel].T
                 errors = torch.bmm(q[panel], turned)[..., : _length(rows)]
@@ -277,13 +303,14 @@ class _MixConvolution(_Mix):
     ) -> Covers:
         (covers, units), blocks = weight.shape[:2], mixer.shape[1]
         q, w = _by_unit(mixer), _weights_by_block(weight, blocks, at.groups)
-        outs = tuple(x.new_empty(len(x), units, *at.space(x, weight[0])) for x in xs)
-        shift = (weight.new_zeros(covers, units) if bias is None else bias).unsqueeze(-1)
+        readers, x = mixer.shape[2], xs[0]
+        outs = tuple(x.new_empty(len(x), units, *at.space(x, weight[0])) for _ in range(readers))
+        shift = (weight.new_zeros(readers, units) if bias is None else bias).unsqueeze(-1)
         for rows in _few(outs[0], covers * blocks):
             x = _by_block([x[rows] for x in xs], blocks, at.groups)
             c = at.convolve(x, w, None, covers * blocks * at.groups).contiguous()
             c = c.flatten(2).unflatten(1, (-1, units)).transpose(1, 2)
-            mixed = c.new_empty(*c.shape[:2], covers, c.shape[-1])
+            mixed = c.new_empty(*c.shape[:2], readers, c.shape[-1])
             for one, into in zip(c, mixed, strict=True):
                 torch.bmm(q, one, out=into)
             for beta, out in enumerate(outs):

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mcover.errors import McoverError, McoverWarning
-from mcover.lifting import Directed
-from mcover.nn import directed, trees
+from mcover.nn import trees
 from mcover.nn.copies import Copies, structure, written_to_shared
 from mcover.nn.layers import sites_of
 from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
@@ -32,7 +31,7 @@ class Runner:
     copies: Copies
 
     def __init__(self, covered: Any) -> None:
-        copies = Copies(covered.net, covered.covers, self._prepare)
+        copies = Copies(covered.net, len(covered.held), self._prepare)
         self.__setstate__({"covered": covered, "copies": copies})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,7 +64,7 @@ class Runner:
             step, number = self._count(trees.tensors(whole))
             covered.draw(number)
             run = functools.partial(self._all, step=step, each=each)
-            readers = covered.passes * (1 if each else covered.covers)
+            readers = covered.passes * (1 if each else len(covered.held))
             changes = self._changes.get(covered.training)
             if changes or readers == 1:
                 return run(whole, own=bool(changes))
@@ -115,7 +114,7 @@ class Runner:
             tensor = tensor[cover] if each else tensor
             return tensor.clone() if own else tensor
 
-        covers = [functools.partial(given, cover) for cover in range(self.covered.covers)]
+        covers = [functools.partial(given, cover) for cover in range(len(self.covered.held))]
         outputs = [
             self._pass(which, [trees.map_tensors(of, whole) for of in covers])
             for which in self.turn(step)
@@ -130,16 +129,9 @@ class Runner:
         else:
             copies.release()
         stacks, state = covered.stacks(), list(covered.state_stacks().values())
-        how = covered.settings.routing
-        rows: list[Sequence[Tensor]]
-        if isinstance(how, Directed):
-            tables = covered.route_table, covered.route_inverse
-            index = covered.route_index[which]
-            rows = directed.virtual_models(stacks, how.granularity, index, *tables)
-        else:
-            rows = [stack.unbind() for stack in stacks.values()]
-        rows += [stack.unbind() for stack in state]
+        rows = [*covered.rows(which), *(stack.unbind() for stack in state)]
         self.current.begin([*stacks.values(), *state], rows)
+        self.current.across = covered.across
         self.current.mixers = {
             place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
             for place, mixer in covered.mixers().items()

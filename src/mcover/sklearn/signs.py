@@ -7,8 +7,9 @@ Cuts that coincide are one bit, and a constant feature has none. One or two bits
 serve as bias, and make the number of bits odd: no field is ever zero.
 
 **Classes.** One question for two classes, one against the rest for each of several. ``students``
-independent annealings answer each question, and their margins are added. With as many ±1 students
-error-correcting output codes did worse: see ``bench/sklearn_estimators.py`` for the numbers.
+independent annealings answer each question, and their margins are added. On digits, 30 such
+students have an accuracy of 0.946 [0.941, 0.950], 30 with error-correcting output codes 0.935
+[0.930, 0.939] (n = 10; ``bench/sklearn_estimators.py``).
 
 **Weights of samples** are numbers of copies: a pattern of weight 3 counts as three, exactly.
 Weights that are not whole, or large, are rounded to multiples of an eighth of their mean.

@@ -68,8 +68,7 @@ def tune_figure(
         axes.set_visible(False)
     _same_scale([course, *rest[: len(space)]], shown)
     handles, labels = course.get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
@@ -120,24 +119,20 @@ def _places(some: Sequence[Candidate], name: str, room: Dimension, axes: Axes) -
 def _same_scale(panels: Sequence[Axes], shown: Sequence[Candidate]) -> None:
     """One scale of values for all panels, a logarithmic one where they span decades.
 
-    On a linear one a few that are far off would leave the rest no room: they are drawn at the edge.
+    On a linear one, values far above the others are left out, and counted in the first title.
     """
     values = np.array([one.value for one in shown], float)
     low, high = values.min(), values.max()
     log = low > 0 and high / low > 20
     if not log:
-        usual = np.quantile(values, 0.75)
-        high = min(high, usual + 2 * (usual - low))
+        first, third = np.quantile(values, [0.25, 0.75])
+        high = min(high, third + 3 * ((third - first) or high))
+        if beyond := int((values > high).sum()):
+            panels[0].set_title(f"the search; {beyond} above the frame")
     margin = (high / low) ** 0.06 if log else 0.06 * ((high - low) or 1.0)
     for axes in panels:
         axes.set_yscale("log" if log else "linear")
         axes.set_ylim(*((low / margin, high * margin) if log else (low - margin, high + margin)))
-        for points in [] if log else list(axes.collections):
-            places = np.asarray(points.get_offsets(), float)
-            far = places[places[:, 1] > high, 0]
-            how: Any = {"marker": "^", "s": 24, "color": _PRUNED, "clip_on": False, "zorder": 3}
-            if len(far):
-                axes.scatter(far, [high + margin] * len(far), **how, label="beyond the scale")
 
 
 def _words(name: str) -> str:

@@ -1,6 +1,7 @@
 """Runs what is missing of a plan, and keeps each trial as it ends.
 
-An engine is where trials run: it takes a trial and a seed and gives a future of the row.
+An engine is where trials run: it takes a trial and a seed and gives a future of the row. Those of
+one machine are here, those of clusters in :mod:`mcover.lab.engines`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import resource_tracker
+from typing import Protocol
 
 from loky import ProcessPoolExecutor
 
@@ -32,25 +34,44 @@ _POLL_SECONDS = 0.5
 Progress = Callable[[float, str], None]
 
 
-class TrialError(McoverError):
-    """A trial ended with an error that is not about its settings: the study stops, rows stay."""
+class EngineError(McoverError):
+    """An engine cannot run trials, whatever they are: the study stops, rows stay."""
+
+
+class Engine(Protocol):
+    """Where trials run. Only the process that leads has the store; a worker gives back a row."""
+
+    @property
+    def workers(self) -> int:
+        """How many trials to have in flight, at least 1; of a cluster it may change."""
+
+    def submit(self, trial: Trial, seed: int) -> Future[Row]:
+        """A future for ``concurrent.futures.wait``: a row, or an :class:`EngineError`."""
+
+    def shutdown(self) -> None:
+        """Drops what is in flight and frees what the engine has started; twice is as once."""
 
 
 def run_trial(trial: Trial, seed: int) -> Row:
-    """Runs a trial with one seed; where it refuses (McoverError), the row is a failed one.
+    """Runs a trial with one seed; where it ends with an error, the row is a failed one.
 
-    Raises:
-        TrialError: with the traceback of any other error, so that it survives being sent.
+    What a trial refuses (McoverError) is a message for people. Any other error is kept with its
+    traceback, which begins here: it is the same wherever the trial ran.
     """
-    begin = time.perf_counter()
-    outcome, refusal = dict[str, float](), ""
+    begin, message = time.perf_counter(), ""
     try:
-        outcome = trial.run(seed)
+        return make_row(trial, seed, trial.run(seed), "", time.perf_counter() - begin)
     except McoverError as error:
-        refusal = str(error) or type(error).__name__
-    except Exception:
-        raise TrialError(traceback.format_exc().rstrip()) from None
-    return make_row(trial, seed, outcome, refusal, time.perf_counter() - begin)
+        message = str(error) or type(error).__name__
+    except (Exception, SystemExit):
+        message = traceback.format_exc().rstrip()
+    return make_row(trial, seed, {}, message, time.perf_counter() - begin)
+
+
+def lost_row(trial: Trial, seed: int, why: object) -> Row:
+    """The row of a trial whose worker ended under it as often as it was started."""
+    message = f"its process ended {ATTEMPTS} times (out of memory?): {why}"
+    return make_row(trial, seed, {}, message, 0.0)
 
 
 class Inline:
@@ -60,10 +81,7 @@ class Inline:
 
     def submit(self, trial: Trial, seed: int) -> Future[Row]:
         future: Future[Row] = Future()
-        try:
-            future.set_result(run_trial(trial, seed))
-        except TrialError as error:
-            future.set_exception(error)
+        future.set_result(run_trial(trial, seed))
         return future
 
     def shutdown(self) -> None:
@@ -79,7 +97,7 @@ class Processes:
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = cpus() if workers is None else whole("workers", workers, 1)
-        self._threads = ThreadPoolExecutor(self.workers, initializer=_block_interrupts)
+        self._threads = ThreadPoolExecutor(self.workers, initializer=block_interrupts)
         self._of_thread = threading.local()
         self._executors: list[ProcessPoolExecutor] = []
         self._ended, self._lock = False, threading.Lock()
@@ -101,21 +119,21 @@ class Processes:
         self._threads.shutdown()
 
     def _run(self, trial: Trial, seed: int) -> Row:
-        message = ""
+        why: object = ""
         for _ in range(ATTEMPTS):
             try:
                 row: Row = self._executor().submit(run_trial, trial, seed).result()
                 return row
             except BrokenExecutor as error:
-                message = f"its process ended {ATTEMPTS} times (out of memory?): {error}"
+                why = error
                 del self._of_thread.executor
-        return make_row(trial, seed, {}, message, 0.0)
+        return lost_row(trial, seed, why)
 
     def _executor(self) -> ProcessPoolExecutor:
         if not hasattr(self._of_thread, "executor"):
             with self._lock:
                 if self._ended:
-                    raise TrialError("the study was stopped; run it again.")
+                    raise EngineError("the study was stopped; run it again.")
                 fresh = ProcessPoolExecutor(max_workers=1, initializer=_begin_worker, timeout=None)
                 self._of_thread.executor = fresh
                 self._executors.append(fresh)
@@ -123,7 +141,7 @@ class Processes:
         return executor
 
 
-def _block_interrupts() -> None:
+def block_interrupts() -> None:
     """Makes Ctrl-C none of this thread's business, nor of processes it starts, from the start."""
     if hasattr(signal, "pthread_sigmask"):
         resource_tracker.ensure_running()  # to start it would let Ctrl-C through again
@@ -140,9 +158,6 @@ def _follow(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
     os._exit(1)
-
-
-Engine = Inline | Processes
 
 
 @dataclass(frozen=True)
@@ -164,7 +179,7 @@ def run(plan: Plan, store: Store, engine: Engine, tell: Progress = lambda share,
     goes on, a few times a second.
 
     Raises:
-        TrialError: a trial ended with an error other than McoverError. Those in flight are kept.
+        EngineError: the engine could not run a trial. Those in flight are kept.
     """
     state = _Run(plan, store, engine)
     interrupted = False
@@ -209,9 +224,9 @@ class _Run:
                 continue
             wait(self.flying)
             self.keep_finished()
-            raise TrialError(
-                f"the trial '{cell.label}', seed {seed}, stopped with an error; all others are "
-                f"kept. Correct the cause and run the study again.\n{error}"
+            raise EngineError(
+                f"the trial '{cell.label}', seed {seed}, could not be run; all others are kept. "
+                f"Correct the cause and run the same command again.\n{error}"
             ) from error
         if time.monotonic() - self._renewed > LEASE_SECONDS / 6:
             self._renewed = time.monotonic()
@@ -219,9 +234,10 @@ class _Run:
 
     def _start(self, missing: list[Pending]) -> None:
         running = {(cell.config, seed) for cell, seed in self.flying.values()}
+        room = self.engine.workers
         for cell, seed in missing:
             key = cell.config, seed
-            if len(self.flying) == self.engine.workers:
+            if len(self.flying) >= room:
                 return
             if key in running or key in self.have:
                 continue

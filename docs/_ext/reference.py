@@ -1,4 +1,4 @@
-"""Fields of dataclasses in the reference, with what the source says beside or below each."""
+"""The reference: fields of dataclasses with what the source says of each, and types by name."""
 
 import ast
 import dataclasses
@@ -7,7 +7,9 @@ import re
 import textwrap
 from typing import Any, NamedTuple
 
+from numpy.typing import ArrayLike
 from sphinx.application import Sphinx
+from sphinx.util.typing import stringify_annotation
 
 from mcover.plain import Tagged
 
@@ -49,11 +51,18 @@ def _append(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
         lines.extend(["", *(f":{word} {one.name}: {one.text}" for one in fields), ""])
 
 
+_ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
+_NDARRAY = re.compile(r"~?numpy\.ndarray\[tuple\[[^\]]*\], ~?numpy\.dtype\[([^\[\]]+)\]\]")
+
+
 def _plain(
-    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str
-) -> tuple[str | None, str]:
-    """A default that is made anew for each value has no text of its own that Python can read."""
-    return signature and signature.replace("<factory>", "..."), returns
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
+) -> tuple[str | None, str | None]:
+    """Types by their own names, not by what they stand for; no default that is not Python."""
+    texts = [text and text.replace(_ARRAY_LIKE, "ArrayLike") for text in (signature, returns)]
+    texts = [text and _NDARRAY.sub(r"NDArray[\1]", text) for text in texts]
+    # A default that is made anew for each value has no text of its own.
+    return texts[0] and texts[0].replace("<factory>", "..."), texts[1]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

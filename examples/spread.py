@@ -1,0 +1,65 @@
+"""Covers on several processes: each runs some of them, and they meet through collectives.
+
+torchrun --standalone --nproc-per-node 4 examples/spread.py                   # one cover a process
+torchrun --standalone --nproc-per-node 4 examples/spread.py --cover-ranks 2   # 2 × 2: covers × data
+"""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.parallel import DistributedDataParallel
+
+import mcover
+from mcover import distributed
+from mcover.lab.data import load
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cover-ranks", type=int, help="ranks that share the covers; default all")
+    parser.add_argument("--routing", default="messages", help="messages or directed")
+    parser.add_argument("--covers", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--output", help="a file for the collapsed network")
+    given = parser.parse_args()
+
+    mesh = distributed.start(given.cover_ranks)
+    data = load("digits", normalize=True)
+    images, labels = torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels)
+    test, target = torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)
+    torch.manual_seed(0)  # the same weights on all ranks, and the same order of batches
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    topology = mcover.GaussianRing(sigma=1.5, shift=1)
+    covered = mcover.lift(net, given.covers, topology, given.routing, seed=0)
+    part = distributed.spread(covered, mesh)
+    model = part
+    if mesh.size(1) > 1:
+        model = DistributedDataParallel(part, process_group=mesh.get_group("data"))
+    place, places = mesh.get_local_rank("data"), mesh.size(1)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for epoch in range(1, given.epochs + 1):
+        for batch in torch.randperm(len(labels)).split(64):
+            own = batch.chunk(places)[place]
+            loss = mcover.cover_loss(F.cross_entropy, model(images[own]), labels[own])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total = part.total(loss).item() / given.covers
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}/{given.epochs}  loss per cover {total:.4f}")
+    net = part.gather().collapse()
+    if dist.get_rank() == 0:
+        if given.output:
+            torch.save(net.state_dict(), given.output)
+        with torch.no_grad():
+            error = (net(test).argmax(dim=1) != target).float().mean().item()
+        print(f"test error of the collapse: {error:.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Covered models on several processes: inside DDP and FSDP, or with covers spread over ranks."""
+
+from mcover.distributed.checkpoints import beside_covers, load, save
+from mcover.distributed.exchange import Layout
+from mcover.distributed.ranks import check, start
+from mcover.distributed.spread import Spread, spread, traffic
+
+__all__ = [
+    "Layout",
+    "Spread",
+    "beside_covers",
+    "check",
+    "load",
+    "save",
+    "spread",
+    "start",
+    "traffic",
+]

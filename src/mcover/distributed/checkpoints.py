@@ -1,0 +1,125 @@
+"""Checkpoints that any number of ranks can load, through ``torch.distributed.checkpoint``.
+
+Whichever way a covered model was wrapped when it was saved (plain, DDP, FSDP, spread), its tensors
+have the names and shapes of the ordinary covered model, each rank writes what it holds, and any
+of the others can read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load as read
+from torch.distributed.checkpoint.state_dict_saver import save as write
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from mcover.distributed.spread import Spread
+from mcover.errors import McoverError
+
+
+def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = None) -> None:
+    """Writes a checkpoint; called by all ranks, with a folder that all of them see.
+
+    Args:
+        model: a covered model, one inside DDP or FSDP, or one whose covers are spread.
+        folder: where each rank writes a file.
+        optimizer: whose state to write as well.
+    """
+    state = _state(model, optimizer)
+    with _by_itself() as alone:
+        write(state, checkpoint_id=folder, no_dist=alone)
+
+
+def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = None) -> None:
+    """Reads a checkpoint into a model lifted with the same settings; called by all its ranks.
+
+    The number of ranks, and the way that the model is wrapped, may be others than when it was
+    saved: one process can load it into what ``lift`` returned, and collapse it.
+    """
+    if not Path(folder, ".metadata").is_file():
+        raise McoverError(f"{folder} holds no checkpoint; write the folder given to save.")
+    state = _state(model, optimizer)
+    with _by_itself() as alone:
+        read(state, checkpoint_id=folder, no_dist=alone)
+    plain = _unwrapped(model)
+    if isinstance(plain, Spread):  # DTensors were views of its own tensors
+        plain.set_extra_state(state["model"]["_extra_state"])
+    else:
+        set_model_state_dict(model, state["model"])
+    if optimizer is not None:
+        own = state["optimizer"]
+        if isinstance(plain, Spread):
+            own = _mapped(own, lambda _, value: _local(value))
+        set_optimizer_state_dict(model, optimizer, own)
+
+
+def beside_covers(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
+    """For ``fully_shard(covered, shard_placement_fn=beside_covers(ranks))``.
+
+    FSDP shards dimension 0, which is the covers: with more ranks than covers some would hold
+    nothing. Here the longest of the others is sharded that so many ranks divide evenly, as FSDP
+    demands of them; where there is none, dimension 0 is.
+
+    >>> import torch
+    >>> shapes = (3, 8, 16), (3, 5)
+    >>> [beside_covers(4)(nn.Parameter(torch.zeros(shape))) for shape in shapes]
+    [Shard(dim=2), None]
+    """
+
+    def placement(parameter: nn.Parameter) -> Shard | None:
+        fitting = [k for k in range(1, parameter.ndim) if parameter.shape[k] % ranks == 0]
+        return Shard(max(fitting, key=lambda k: parameter.shape[k])) if fitting else None
+
+    return placement
+
+
+@contextlib.contextmanager
+def _by_itself() -> Iterator[bool]:
+    """Whether this is a single process, which torch would warn of each time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield not dist.is_initialized()
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    inside: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
+    return inside
+
+
+def _state(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Any]:
+    plain = _unwrapped(model)
+    spread = plain if isinstance(plain, Spread) else None
+    state: dict[str, Any] = {
+        "model": get_model_state_dict(model) if spread is None else spread.sharded_state_dict()
+    }
+    if optimizer is not None:
+        own = get_optimizer_state_dict(model, optimizer)
+        state["optimizer"] = own if spread is None else _mapped(own, spread.sharded)
+    return state
+
+
+def _mapped(state: Any, function: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
+    """The state of an optimizer, with another tensor in the place of each, by its parameter."""
+    tensors = {
+        name: {k: function(name, v) if isinstance(v, Tensor) else v for k, v in values.items()}
+        for name, values in state["state"].items()
+    }
+    return {**state, "state": tensors}
+
+
+def _local(value: Tensor) -> Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
