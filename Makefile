@@ -74,7 +74,7 @@ test-browser: $(VENV)/.browser
 
 # Integrations against the real frameworks.
 test-ecosystem: $(VENV)/.ecosystem
-	$(RUN) -m pytest tests/ecosystem --numprocesses auto
+	$(RUN) -m pytest tests/ecosystem --numprocesses auto --dist loadgroup
 
 # Other people's models, tiny and with random weights: nothing is downloaded but their packages.
 test-zoo: $(VENV)/.zoo

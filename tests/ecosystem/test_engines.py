@@ -40,7 +40,10 @@ PATIENCE = 90.0
 BIN = Path(sys.executable).parent
 
 # Where Ray is, sockets of its own stay open; what it warns of is its own business.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning:ray")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning:ray"),
+    pytest.mark.xdist_group("clusters"),  # two Rays on one machine get in each other's way
+]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -136,6 +136,7 @@ def run(name, arguments, monkeypatch, capsys):
     return capsys.readouterr().out
 
 
+@pytest.mark.skipif(" " in torch.__file__, reason="inductor cannot link where a path has a space")
 def test_example(monkeypatch, capsys, tmp_path):
     printed = run("export.py", f"--epochs 2 --output {tmp_path}", monkeypatch, capsys)
     assert float(re.search(r"test error of the collapse: (\S+)", printed)[1]) < 0.3
