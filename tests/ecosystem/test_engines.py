@@ -1,5 +1,6 @@
 """Engines on real clusters of this machine: separate processes, real kills."""
 
+import gc
 import json
 import os
 import re
@@ -276,6 +277,17 @@ def test_ctrl_c_is_heeded_where_python_loses_it():
         with pytest.raises(KeyboardInterrupt):
             _ = engine.workers
         assert engine.workers == 2
+
+        def collecting(phase: str, info: dict) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+        gc.callbacks.append(collecting)
+        try:
+            gc.collect()  # nothing is raised there, where it would only be printed
+        finally:
+            gc.callbacks.remove(collecting)
+        with pytest.raises(KeyboardInterrupt):
+            _ = engine.workers
         engine.shutdown()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:

@@ -5,6 +5,7 @@ Scheduling is theirs.
 
 from __future__ import annotations
 
+import gc
 import pickle
 import signal
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -154,7 +156,8 @@ class Cluster(ABC):
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self._interrupted = True
-        signal.default_int_handler(number, frame)
+        if not _is_collecting(frame):  # there Python would print the exception, and go on
+            signal.default_int_handler(number, frame)
 
     # What follows runs in the thread of the keeper.
 
@@ -247,3 +250,14 @@ class Cluster(ABC):
     @abstractmethod
     def _close(self) -> None:
         """Leaves the cluster; ends it if it is ours. Also what :meth:`_open` left half done."""
+
+
+def _is_collecting(frame: FrameType | None) -> bool:
+    """Whether a callback of the garbage collector is running."""
+    functions = [getattr(callback, "__func__", callback) for callback in gc.callbacks]
+    codes = {getattr(function, "__code__", None) for function in functions}
+    while frame is not None:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
