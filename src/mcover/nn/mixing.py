@@ -257,9 +257,9 @@ class _MixLinear(_Mix):
         hs = [_split(x.reshape(-1, inputs), 1, blocks).transpose(0, 1).conj() for x in xs]
         _, samples, width = hs[0].shape
         to_weight = weight.new_empty(covers, units, blocks, width) if need_weight else None
-        to_ws = [None] * covers if to_weight is None else to_weight.unbind()
         to_xs = [x.new_empty(samples, blocks, width) if any(need_xs) else None for x in xs]
         for rows in _cut(samples, SAMPLES):
+            sums = weight.new_empty(covers, blocks, _length(rows), width)
             for panel in _panels(units, covers * blocks * _length(rows)):
                 # A little more than samples apart: rows whole pages apart compete for cache lines.
                 turned = weight.new_zeros(_length(panel), len(grads), _length(rows) | 16)
@@ -267,28 +267,25 @@ class _MixLinear(_Mix):
                     turned[:, beta, : _length(rows)] = grad.reshape(-1, units)[rows, panel].T
                 errors = torch.bmm(q[panel], turned)[..., : _length(rows)]
                 errors = errors.unflatten(1, (covers, blocks)).permute(1, 2, 0, 3)
-                for error, own, h, to_x, to_w in zip(errors, w, hs, to_xs, to_ws, strict=True):
-                    if to_x is not None:  # a sum over panels: the first one starts it
-                        into = to_x[rows].transpose(0, 1)
-                        _add_bmm(into, error.mT, own[:, panel], first=panel.start == 0)
-                    if to_w is not None:  # a sum over samples
-                        into = to_w[panel].transpose(0, 1)
-                        _add_bmm(into, error, h[:, rows], first=rows.start == 0)
+                # Into memory of their own: two threads write slowly to rows far apart.
+                for alpha, error in enumerate(errors):
+                    if any(need_xs):  # a sum over panels: the first one starts it
+                        into, own = sums[alpha], w[alpha, :, panel]
+                        torch.baddbmm(into, error.mT, own, beta=panel.start > 0, out=into)
+                    if to_weight is not None:  # a sum over samples
+                        part = torch.bmm(error, hs[alpha][:, rows]).transpose(0, 1)
+                        into = to_weight[alpha, panel]
+                        into.add_(part) if rows.start else into.copy_(part)
                 del errors, error  # before those of the next panel are made
+            for to_x, part in zip(to_xs, sums, strict=True):
+                if to_x is not None:
+                    to_x[rows] = part.transpose(0, 1)
         grad_xs = [
             None if to_x is None else _join(to_x, 1, inputs).view(x.shape)
             for to_x, x in zip(to_xs, xs, strict=True)
         ]
         grad_weight = None if to_weight is None else _join(to_weight, 2, inputs)
         return grad_weight, None, grad_bias, None, *grad_xs
-
-
-def _add_bmm(into: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
-    """Adds a batched product to a sum, which the first one starts."""
-    if first:
-        torch.bmm(a, b, out=into)
-    else:
-        torch.baddbmm(into, a, b, out=into)
 
 
 class _MixConvolution(_Mix):
