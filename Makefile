@@ -74,7 +74,8 @@ test-browser: $(VENV)/.browser
 
 # Integrations against the real frameworks.
 test-ecosystem: $(VENV)/.ecosystem
-	$(RUN) -m pytest tests/ecosystem --numprocesses auto --dist loadgroup
+	# Real kills and Ctrl-C meet other people's code at any moment: a test may have a second try.
+	$(RUN) -m pytest tests/ecosystem --numprocesses auto --dist loadgroup --reruns 2
 
 # Other people's models, tiny and with random weights: nothing is downloaded but their packages.
 test-zoo: $(VENV)/.zoo

@@ -7,6 +7,7 @@ has seeds of its own.
 
 from __future__ import annotations
 
+import logging
 import math
 import sqlite3
 import time
@@ -95,6 +96,8 @@ class Tuning:
         from sqlalchemy.exc import SQLAlchemyError
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        # A Ctrl-C that meets its pool at work is logged with a traceback, and heeded all the same.
+        logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
         url = URL.create("sqlite", database=str(self.path))
         # TPE in groups, and the pruner, are marked as experimental; what they do is meant.
         with warnings.catch_warnings(
