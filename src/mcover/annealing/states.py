@@ -64,11 +64,17 @@ def _sizes(
 
 
 def state_bytes(inputs: int, patterns: int, hidden: int, covers: int, destinations: int) -> int:
-    """Bytes that one chain takes, with columns, given routes and tables; an upper bound."""
+    """Bytes that one chain takes, with columns, given routes, tables and the lists of a rule; an upper
+    bound."""
     sites = hidden * inputs
     words = sum(_sizes(inputs, patterns, hidden, covers, destinations, ODD))
-    words += (inputs + 1) * _words(patterns) + 2 * inputs + destinations * patterns // 16 + 1024
-    return 8 * words + sites * (2 * covers * destinations + 2 * covers + 2)
+    words += (
+        (inputs + 1) * _words(patterns)
+        + 2 * inputs
+        + destinations * (patterns // 16 + covers + 1)
+        + 1024
+    )
+    return 8 * words + sites * (2 * covers * destinations + 6 * covers + 2)
 
 
 def make_state(
