@@ -220,9 +220,6 @@ class _Annealing:
 
         begin = time.thread_time()
         problem, options, length = self.problem, self.options, len(self.temperatures)
-        how = options.rule, options.order, options.improvement, options.stop_at_zero
-        # Fresh routes lead out of a minimum.
-        stop_at_minimum = options.method.redraw_every is None
         redraw_every = options.method.redraw_every or length
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
@@ -242,8 +239,18 @@ class _Annealing:
                 state = make_state(columns, *self.size, bank.routes, state.weights, options.energy)
             there = min(here + slice_, int(stops[np.searchsorted(stops, here, side="right")]))
             since = time.perf_counter()
-            course = self.temperatures[here:there], self.couplings[here:there]
-            done = run(state, *course, rng, *how, stop_at_minimum)
+            done = run(
+                state,
+                self.temperatures[here:there],
+                self.couplings[here:there],
+                rng,
+                options.rule,
+                options.order,
+                options.improvement,
+                options.stop_at_zero,
+                # Fresh routes lead out of a minimum.
+                stop_at_minimum=options.method.redraw_every is None,
+            )
             made, took = len(done.energies), max(time.perf_counter() - since, 1e-6)
             slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / took)))
             accepted_since += int(done.accepted.sum())

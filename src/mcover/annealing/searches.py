@@ -11,9 +11,9 @@ energy: k < -1 for the form EVEN, k < 0 for the others. A proposal takes
 Numbers of unsatisfied patterns are kept per context, and only an accepted flip changes them, in the
 contexts that it touches. What is unsatisfied is one plane or mask of the counters already.
 
-**Descent** takes finite differences at zero temperature: a flip improves where ΔE < 0, or ΔE = 0 and
-the coupling of the replicas gains, which is the limit T → 0 of the joint weight. It takes every flip
-that improves, in the order of its proposals, or the best of all, and ends where none does.
+**Descent** takes finite differences at zero temperature: a flip improves where ΔE < 0, or ΔE = 0
+and the coupling of the replicas gains, which is the limit T → 0 of the joint weight. It takes every
+flip that improves, in the order of its proposals, or the best of all, and ends where none does.
 """
 
 from typing import Any, NamedTuple
@@ -156,7 +156,7 @@ def pick(state: State, wrong: Unsatisfied, r: Any) -> Any:
 
 @njit(forceinline=True, error_model="numpy")
 def culprit(state: State, s: int, alpha: int, mu: int, rng: Words) -> Any:
-    """A weight that can repair pattern μ in context (s, α), as (site, cover): drawn until it can."""
+    """A weight that can repair pattern μ in context (s, α), drawn until it can: (site, cover)."""
     covers, sites = state.weights.shape
     word, place = mu >> 6, np.uint64(mu & 63)
     blocks, depth = state.valid.size // WORDS, state.depth
@@ -235,14 +235,14 @@ def _repair(
 def repair(state: State, temperatures: ArrayLike, gammas: ArrayLike, rng: Words) -> Sweeps:
     """Sweeps of K*N*M proposals that repair, until nothing is unsatisfied: the energy is zero.
 
-    A proposal draws the number of its pair, (r * unsatisfied) >> 32 in the order of contexts
-    c = s*M + α and patterns; then sites, (r * K*N) >> 32, until one can repair it; then a `uniform`.
-    Temperatures and gammas are those of `advance`.
+    A proposal draws the number of its pair, (r * unsatisfied) >> 32, in the order of contexts
+    c = s*M + α and patterns; then sites, (r * K*N) >> 32, until one can repair it; then a
+    `uniform`. Temperatures and gammas are those of `advance`.
     """
     scales, gammas = scales_of(state, temperatures, gammas)
     rows = np.zeros((3, scales.size), dtype=np.int64)
     done = _repair(state, unsatisfied(state), scales, gammas, rng, *rows)
-    return Sweeps(*rows[:, :done], over=bool(state.energy[0] == 0))
+    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], bool(state.energy[0] == 0))
 
 
 _TAKE, _BEST, _LOOK = 0, 1, 2  # each flip that improves; the best of all; none: is there one?
@@ -355,4 +355,4 @@ def descend(
     how = (-1, _BEST) if best else (ORDERS.index(order), _TAKE)
     stop = stop_at_zero, stop_at_minimum
     done, over = _descend(state, *how, gammas, rng, *stop, *rows)
-    return Sweeps(*rows[:, :done], over=over)
+    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], over)

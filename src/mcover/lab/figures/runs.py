@@ -94,9 +94,10 @@ def _draw_spectrum(axes: Axes, matrix: Floats) -> None:
 def annealing_figure(
     courses: Mapping[str, Trajectory], title: str, outcomes: Mapping[str, Floats] | None = None
 ) -> Figure:
-    """Methods in the same panels, against falling temperature or sweeps; if given, the outcome ε_g of every trial.
+    """Methods in the same panels, against temperature; if given, the outcome ε_g of every trial.
 
-    Every read is a thin line, their mean a thick one.
+    Every read is a thin line, their mean a thick one. Where the temperature does not fall, the
+    panels are against sweeps.
     """
     from matplotlib.figure import Figure
 
