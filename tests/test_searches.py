@@ -20,6 +20,7 @@ from mcover import (
 from mcover.annealing import AnnealOptions, kernels, searches
 from mcover.annealing.annealer import cover_overlap
 from mcover.errors import McoverError, McoverWarning
+from mcover.lab.figures.runs import annealing_figure
 from mcover.plain import from_plain, to_plain
 from test_kernels import SHAPES, make, problem
 
@@ -275,6 +276,18 @@ def test_descent_has_no_temperatures():
 def test_what_a_rule_does_not_have_is_refused(options, message):
     with pytest.raises(McoverError, match=message):
         anneal(teacher_student(20, 1.0, seed=0), **options)
+
+
+def test_a_picture_without_falling_temperatures_is_against_sweeps():
+    problem_ = teacher_student(20, 1.0, seed=0)
+    courses = {
+        "temperature T": anneal(problem_, Vanilla(), num_sweeps=5, seed=0).trajectory,
+        "sweep": anneal(problem_, Vanilla(), rule="descent", num_sweeps=5, seed=0).trajectory,
+    }
+    for label, course in courses.items():
+        axes = annealing_figure({"": course}, "").axes[0]
+        assert axes.get_xlabel() == label
+        assert axes.xaxis_inverted() == (label == "temperature T")
 
 
 def test_rules_have_a_wire_form():

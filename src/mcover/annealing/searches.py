@@ -85,6 +85,7 @@ class Unsatisfied(NamedTuple):
     stride: int
     offset: int
     flip: np.uint64
+    blocks: Integers  # how many in each 512 patterns of each context
     counts: Integers  # of each context c = s*M + α
     totals: Integers  # of each destination s
 
@@ -94,6 +95,7 @@ def unsatisfied(state: State) -> Unsatisfied:
     covers, destinations = state.weights.shape[0], state.destinations
     perceptron = state.hidden == 1
     counts = np.zeros(destinations * covers, dtype=np.int64)
+    blocks = np.zeros(counts.size * (state.valid.size // WORDS), dtype=np.int64)
     if state.form == EVEN:  # up = ~hold is k < -1
         words, stride, offset = state.masks if perceptron else state.vote_masks, 2, 1
     else:
@@ -102,7 +104,7 @@ def unsatisfied(state: State) -> Unsatisfied:
         offset = stride - 1
     flip = ONES if state.form == EVEN else np.uint64(0)
     totals = np.zeros(destinations, dtype=np.int64)
-    wrong = Unsatisfied(words, stride, offset, flip, counts, totals)
+    wrong = Unsatisfied(words, stride, offset, flip, blocks, counts, totals)
     _count_all(state, wrong)
     return wrong
 
@@ -116,12 +118,12 @@ def _count_all(state: State, wrong: Unsatisfied) -> None:
 @njit(forceinline=True, error_model="numpy")
 def _count(state: State, wrong: Unsatisfied, c: int) -> Any:
     """Renew the number of unsatisfied patterns of one context; returns by how much it grew."""
-    blocks, sums = state.valid.size // WORDS, spread(np.uint64(0))
+    blocks, more = state.valid.size // WORDS, -wrong.counts[c]
     for j in range(blocks):
-        at = ((c * blocks + j) * wrong.stride + wrong.offset) * WORDS
-        bits = load(wrong.words, at) ^ spread(wrong.flip)
-        sums = sums + count(bits & load(state.valid, j * WORDS))
-    more = total(sums) - wrong.counts[c]
+        at = c * blocks + j
+        bits = load(wrong.words, (at * wrong.stride + wrong.offset) * WORDS) ^ spread(wrong.flip)
+        wrong.blocks[at] = total(count(bits & load(state.valid, j * WORDS)))
+        more += wrong.blocks[at]
     wrong.counts[c] += more
     wrong.totals[c // state.weights.shape[0]] += more
     return more
@@ -139,15 +141,18 @@ def pick(state: State, wrong: Unsatisfied, r: Any) -> Any:
     while r >= wrong.counts[c]:
         r -= wrong.counts[c]
         c += 1
-    i = 0
-    while True:
-        at = ((c * blocks + (i >> 3)) * wrong.stride + wrong.offset) * WORDS + (i & 7)
-        bits = (wrong.words[at] ^ wrong.flip) & state.valid[i]
-        here = ones_in(bits)
-        if r < here:
-            break
-        r -= here
+    at = c * blocks
+    while r >= wrong.blocks[at]:
+        r -= wrong.blocks[at]
+        at += 1
+    i = (at - c * blocks) * WORDS
+    at = (at * wrong.stride + wrong.offset) * WORDS
+    bits = (wrong.words[at] ^ wrong.flip) & state.valid[i]
+    while r >= ones_in(bits):
+        r -= ones_in(bits)
+        at += 1
         i += 1
+        bits = (wrong.words[at] ^ wrong.flip) & state.valid[i]
     for _ in range(r):
         bits &= bits - np.uint64(1)
     # The zeros below the lowest one.

@@ -67,12 +67,8 @@ def state_bytes(inputs: int, patterns: int, hidden: int, covers: int, destinatio
     """Bytes that one chain takes, with columns, given routes and what a rule needs; at most."""
     sites = hidden * inputs
     words = sum(_sizes(inputs, patterns, hidden, covers, destinations, ODD))
-    words += (
-        (inputs + 1) * _words(patterns)
-        + 2 * inputs
-        + destinations * (patterns // 16 + covers + 1)
-        + 1024
-    )
+    words += (inputs + 1) * _words(patterns) + 2 * inputs + destinations * patterns // 16 + 1024
+    words += destinations * (covers * (_words(patterns) // WORDS + 1) + 1)  # what is unsatisfied
     return 8 * words + sites * (2 * covers * destinations + 6 * covers + 2)
 
 
