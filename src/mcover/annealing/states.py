@@ -20,7 +20,9 @@ from mcover.annealing.bits import (
     step_counter,
     total,
 )
-from mcover.annealing.kernels import ERRORS, EVEN, ODD, State, advance, next64, recount, renew
+from mcover.annealing.kernels import ERRORS, EVEN, ODD, State, next64, recount, renew
+from mcover.annealing.options import Rule
+from mcover.annealing.searches import run
 from mcover.compiled import njit
 from mcover.routing import draw_bank
 from mcover.topology import GaussianRing
@@ -62,11 +64,12 @@ def _sizes(
 
 
 def state_bytes(inputs: int, patterns: int, hidden: int, covers: int, destinations: int) -> int:
-    """Bytes that one chain takes, with columns, given routes and tables; an upper bound."""
+    """Bytes that one chain takes, with columns, given routes and what a rule needs; at most."""
     sites = hidden * inputs
     words = sum(_sizes(inputs, patterns, hidden, covers, destinations, ODD))
     words += (inputs + 1) * _words(patterns) + 2 * inputs + destinations * patterns // 16 + 1024
-    return 8 * words + sites * (2 * covers * destinations + 2 * covers + 2)
+    words += destinations * (covers * (_words(patterns) // WORDS + 1) + 1)  # what is unsatisfied
+    return 8 * words + sites * (2 * covers * destinations + 6 * covers + 2)
 
 
 def make_state(
@@ -198,7 +201,7 @@ def _energy(state: State) -> int:
     return energy
 
 
-def compile_kernels() -> float:
+def compile_kernels(rule: Rule = "glauber") -> float:
     """Compiles what a chain needs, or loads it from the cache on disk; returns the seconds taken.
 
     Without this the first chain would do it, and its time would count.
@@ -210,5 +213,5 @@ def compile_kernels() -> float:
         routes = np.zeros((1, hidden, 1), dtype=np.uint8)
         columns = pack_columns(np.ones((1, 1), dtype=np.int8))
         state = make_state(columns, 1, hidden, 1, routes, random_weights(rng, 1, hidden))
-        advance(state, [1.0], 0.0, "glauber", "random", rng)
+        run(state, [1.0], 0.0, rng, rule)
     return time.perf_counter() - begin
