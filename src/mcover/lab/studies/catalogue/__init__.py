@@ -19,6 +19,7 @@ STUDIES: dict[str, Study] = {
         networks.COMMITTEE_TOPOLOGY,
         perceptrons.COVERS,
         perceptrons.VARIANTS,
+        perceptrons.SWEEPS,
         costs.COSTS,
         perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,
