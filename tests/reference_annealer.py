@@ -52,23 +52,30 @@ def random_weights(rng, covers, sites):
     return np.array(weights)
 
 
+def margins(gauged, network, hidden):
+    """What each pattern is judged by: the margin (perceptron) or the sum of votes (committee)."""
+    inputs = gauged.shape[1]
+    fields = [gauged @ network[k * inputs : (k + 1) * inputs] for k in range(hidden)]
+    if hidden == 1:
+        return [int(field) for field in fields[0]]
+    # A field of zero votes against the label.
+    return [sum(1 if field[mu] > 0 else -1 for field in fields) for mu in range(len(gauged))]
+
+
 def network_energy(gauged, network, hidden, energy):
     """The integer energy of one network (K*N weights) over all patterns.
 
     The number of errors, or how far margins (perceptron) or votes (committee) lie below zero.
     """
-    inputs = gauged.shape[1]
-    fields = [gauged @ network[k * inputs : (k + 1) * inputs] for k in range(hidden)]
-    result = 0
-    for mu in range(gauged.shape[0]):
-        # A field of zero votes against the label.
-        votes = sum(1 if field[mu] > 0 else -1 for field in fields)
-        margin = int(fields[0][mu]) if hidden == 1 else votes
-        if energy == "errors":
-            result += 1 if margin <= 0 else 0
-        else:
-            result += max(0, -margin)
-    return result
+    values = margins(gauged, network, hidden)
+    if energy == "errors":
+        return sum(1 for margin in values if margin <= 0)
+    return sum(max(0, -margin) for margin in values)
+
+
+def context(routes, weights, s, alpha):
+    """The virtual network (s, α)."""
+    return np.array([weights[route[alpha], q] for q, route in enumerate(routes[s])])
 
 
 def lifted_energy(gauged, routes, weights, hidden, energy):
@@ -76,7 +83,7 @@ def lifted_energy(gauged, routes, weights, hidden, energy):
     result = 0
     for s in range(routes.shape[0]):
         for alpha in range(weights.shape[0]):
-            network = np.array([weights[route[alpha], q] for q, route in enumerate(routes[s])])
+            network = context(routes, weights, s, alpha)
             result += network_energy(gauged, network, hidden, energy)
     return result
 
@@ -149,6 +156,68 @@ def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, 
         accepted.append(taken)
         energies.append(value(now, inputs, hidden, destinations, energy))
     return accepted, energies
+
+
+def unsatisfied(gauged, routes, weights, hidden, energy):
+    """All (s, α, μ) that add to the energy."""
+    result = []
+    for s in range(routes.shape[0]):
+        for alpha in range(weights.shape[0]):
+            values = margins(gauged, context(routes, weights, s, alpha), hidden)
+            for mu, margin in enumerate(values):
+                if margin < 0 or (margin == 0 and energy == "errors"):
+                    result.append((s, alpha, mu))
+    return result
+
+
+def repairing(gauged, routes, weights, hidden, s, alpha, mu):
+    """The sites of context (s, α) whose flip helps pattern μ, or the vote of a unit against it."""
+    network, inputs = context(routes, weights, s, alpha), gauged.shape[1]
+    sites = []
+    for q, w in enumerate(network):
+        unit = network[q // inputs * inputs : (q // inputs + 1) * inputs]
+        if w != gauged[mu, q % inputs] and gauged[mu] @ unit <= 0:
+            sites.append(q)
+    return sites
+
+
+def repair(gauged, routes, weights, hidden, energy, temperatures, gammas, rng):
+    """Focused Metropolis search with the arguments of `anneal`.
+
+    Returns:
+        accepted proposals, physical lifted energy and proposals of each sweep that was begun.
+    """
+    inputs, destinations = gauged.shape[1], routes.shape[0]
+    covers, sites = weights.shape
+    accepted, energies, proposals = [], [], []
+    now = lifted_energy(gauged, routes, weights, hidden, energy)
+    for temperature, gamma in zip(temperatures, gammas, strict=True):
+        taken = made = 0
+        while made < sites * covers and now > 0:
+            made += 1
+            pairs = unsatisfied(gauged, routes, weights, hidden, energy)
+            s, alpha, mu = pairs[rng.below(len(pairs))]
+            candidates = repairing(gauged, routes, weights, hidden, s, alpha, mu)
+            q = rng.below(sites)
+            while q not in candidates:
+                q = rng.below(sites)
+            beta, u = routes[s, q, alpha], rng.uniform()
+            before = coupling(weights)
+            weights[beta, q] = -weights[beta, q]
+            then = lifted_energy(gauged, routes, weights, hidden, energy)
+            x = value(then - now, inputs, hidden, destinations, energy) / temperature
+            x -= gamma / covers * (coupling(weights) - before)
+            if u < probability(x, "metropolis"):
+                now = then
+                taken += 1
+            else:
+                weights[beta, q] = -weights[beta, q]
+        accepted.append(taken)
+        energies.append(value(now, inputs, hidden, destinations, energy))
+        proposals.append(made)
+        if now == 0:
+            break
+    return accepted, energies, proposals
 
 
 def energy_from_scratch(state):

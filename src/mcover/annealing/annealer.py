@@ -144,14 +144,15 @@ class _Annealing:
         self.points = _record_points(record, self.temperatures)
         self.size = (len(problem.patterns), problem.hidden, problem.inputs)
         chain = state_bytes(problem.inputs, *self.size[:2], self.covers, self.bank)
-        of_a_read = self.covers * problem.sites + 8 * len(_COURSE) * len(self.points) + 48
+        of_a_read = self.covers * problem.sites + 8 * len(_COURSE) * len(self.points) + 56
         what = f"{reads} reads on {threads} threads, of {self.covers} covers and {self.bank} "
         remedy = "take a smaller bank, fewer covers, reads or workers"
         checks.memory(threads * chain + reads * of_a_read, what + "destinations", remedy)
         self.starts = _starts(initial_states, reads, self.covers, problem.sites)
         self.weights = np.zeros((reads, self.covers, problem.sites), dtype=np.int8)
         self.energy, self.acceptance = np.full((2, reads), np.nan)
-        self.sweeps, self.seconds = np.zeros(reads, dtype=np.int64), np.zeros(reads)
+        self.sweeps, self.proposals = np.zeros((2, reads), dtype=np.int64)
+        self.seconds = np.zeros(reads)
         self.done = np.zeros(reads, dtype=bool)
         self.last = 0  # the read that moved last
         blank = {name: np.full((reads, len(self.points)), np.nan) for name in _COURSE}
@@ -166,7 +167,7 @@ class _Annealing:
         """Runs all reads on threads while the caller's thread listens."""
         from mcover.annealing.states import compile_kernels, pack_columns
 
-        compile_kernels()
+        compile_kernels(self.options.rule)
         columns = pack_columns(self.problem.gauged)
         halt = threading.Event()
         begin = time.perf_counter()
@@ -198,12 +199,12 @@ class _Annealing:
         self, read: int, seed: SeedSequence, columns: NDArray[np.uint64], halt: threading.Event
     ) -> None:
         """Anneals one read; looks at ``halt`` between slices of about a tenth of a second."""
-        from mcover.annealing.kernels import advance
+        from mcover.annealing.searches import run
         from mcover.annealing.states import make_state, random_weights
 
         begin = time.thread_time()
         problem, options, length = self.problem, self.options, len(self.temperatures)
-        how = options.rule, options.order
+        how = options.rule, options.order, options.stop_at_zero
         redraw_every = options.method.redraw_every or length
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
@@ -215,29 +216,31 @@ class _Annealing:
         # Where compiled code must come back: records, redraws, the end.
         redraws = np.arange(redraw_every, length, redraw_every)
         stops = np.unique(np.concatenate([self.points + 1, redraws, [length]]))
-        here, slice_, accepted_since, sweeps_since = 0, 1, 0, 0
-        solved = False
-        while here < length and not solved and not halt.is_set():
+        here, slice_, accepted_since, proposals_since = 0, 1, 0, 0
+        over = False
+        while here < length and not over and not halt.is_set():
             if here and here % redraw_every == 0:
                 bank = bank.redraw(redraw_seed.spawn(1)[0])
                 state = make_state(columns, *self.size, bank.routes, state.weights, options.energy)
             there = min(here + slice_, int(stops[np.searchsorted(stops, here, side="right")]))
             since = time.perf_counter()
             course = self.temperatures[here:there], self.couplings[here:there]
-            accepted, energies = advance(state, *course, *how, rng, options.stop_at_zero)
-            made, took = len(accepted), max(time.perf_counter() - since, 1e-6)
+            done = run(state, *course, rng, *how)
+            made, took = len(done.energies), max(time.perf_counter() - since, 1e-6)
             slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / took)))
-            accepted_since, sweeps_since = accepted_since + int(accepted.sum()), sweeps_since + made
-            solved = options.stop_at_zero and energies[-1] == 0
+            accepted_since += int(done.accepted.sum())
+            proposals_since += int(done.proposals.sum())
+            over = done.over
             here += made
-            self.energy[read] = float(energies[-1]) * state.unit
-            self.acceptance[read] = accepted_since / (sweeps_since * self.covers * problem.sites)
+            self.energy[read] = float(done.energies[-1]) * state.unit
+            self.acceptance[read] = accepted_since / max(proposals_since, 1)
+            self.proposals[read] += done.proposals.sum()
             self.weights[read], self.sweeps[read], self.last = state.weights, here, read
             self.seconds[read] = time.thread_time() - begin
             if here - 1 in self.points:
                 self._record(read, int(np.searchsorted(self.points, here - 1)))
-                accepted_since = sweeps_since = 0
-        self.done[read] = solved or here == length
+                accepted_since = proposals_since = 0
+        self.done[read] = over or here == length
 
     def result(self, interrupted: bool) -> AnnealResult:
         """Gathers the reads that were begun."""
@@ -254,7 +257,7 @@ class _Annealing:
             training_errors=self.problem.training_errors(sign),
             overlap=self.problem.overlap(mean),
             generalization_error=self.problem.generalization_error(mean),
-            proposals=self.sweeps[begun] * self.covers * self.problem.sites,
+            proposals=self.proposals[begun],
             seconds=self.seconds[begun],
             sweeps=self.sweeps[begun],
             finished=self.done[begun],

@@ -131,6 +131,16 @@ def total(typingctx: Any, value: Any) -> Any:
     return types.int64(lanes), _call("llvm.vector.reduce.add", _I64)
 
 
+@intrinsic
+def ones_in(typingctx: Any, word: Any) -> Any:
+    """The number of ones in one 64-bit word, as int64."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.int64(types.uint64), codegen
+
+
 def aligned(words: int) -> Words:
     """A flat array of zeros that starts on a cache line, so that no load straddles two."""
     raw = np.zeros(words + WORDS, dtype=np.uint64)

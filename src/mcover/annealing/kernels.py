@@ -32,7 +32,7 @@ Chains are made in `mcover.annealing.states`.
 """
 
 import math
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,12 +48,13 @@ from mcover.annealing.bits import (
     store,
     total,
 )
-from mcover.annealing.options import MAX_COUPLING, Order, Rule
+from mcover.annealing.options import MAX_COUPLING
 from mcover.compiled import njit
 from mcover.errors import McoverError
 
 ERRORS, EVEN, ODD = 0, 1, 2  # forms of the energy
-RULES, ORDERS = get_args(Rule), get_args(Order)  # compiled code has the index
+# Compiled code has the index.
+RULES, ORDERS = ("glauber", "metropolis"), ("random", "sequential")
 GLAUBER, RANDOM = RULES.index("glauber"), ORDERS.index("random")
 
 _LOW_BITS = 6  # ΔE is split into ΔE >> 6 and ΔE & 63 for the tables of exp
@@ -111,6 +112,12 @@ def next64(rng: Words) -> Any:
 def uniform(rng: Words) -> float:
     """A uniform number in [0, 1): the high 53 bits of one draw."""
     return np.float64(next64(rng) >> np.uint64(11)) * 2.0**-53
+
+
+@njit(forceinline=True)
+def below(rng: Words, bound: Any) -> Any:
+    """A whole number in [0, bound), (r * bound) >> 32 of the high 32 bits r of one draw."""
+    return np.intp(((next64(rng) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
 
 
 @njit(forceinline=True)
@@ -172,6 +179,17 @@ def _committee_change(state: State, index: int, unit: int, column: int, flip: An
     return total(sums)
 
 
+@njit()
+def magnets(weights: NDArray[np.int8]) -> NDArray[np.int16]:
+    """Σ_β w_q^(β) of every site."""
+    covers, sites = weights.shape
+    magnet = np.zeros(sites, dtype=np.int16)
+    for beta in range(covers):
+        for site in range(sites):
+            magnet[site] += weights[beta, site]
+    return magnet
+
+
 @njit(forceinline=True)
 def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
     """Step the counters of the touched contexts and renew their masks."""
@@ -224,26 +242,51 @@ def renew(
         store(masks, at + WORDS, negative ^ ones)
 
 
-@njit()
-def _fill_tables(
-    high: Any, low: Any, coupling: Any, scale: float, gamma: float, covers: int, most: int
-) -> Any:
-    """Tables of exp for one temperature; returns the largest |ΔE| that they cover, or -1 for none.
-
-    exp(scale*ΔE) = high[(ΔE + reach) >> 6] * low[(ΔE + reach) & 63], and coupling[h + M - 1] is
-    exp(2γh/M) for h = w_β Σ_{a≠β} w_a. Past reach the acceptance is 0 or 1 to the last bit.
+class Tables(NamedTuple):
+    """exp(scale*ΔE) = high[(ΔE + reach) >> 6] * low[(ΔE + reach) & 63], and coupling[h + M - 1] is
+    exp(2γh/M) for h = w_β Σ_{a≠β} w_a. Past reach the acceptance is 0 or 1 to the last bit; a
+    reach of -1 says that there are no tables.
     """
+
+    high: NDArray[np.float64]
+    low: NDArray[np.float64]
+    coupling: NDArray[np.float64]
+
+
+@njit()
+def make_tables(state: State) -> Tables:
+    """Room for the tables of any temperature."""
+    most = 2 * state.destinations * state.patterns
+    high, low = np.empty((2 * most >> _LOW_BITS) + 1), np.empty(1 << _LOW_BITS)
+    return Tables(high, low, np.empty(2 * state.weights.shape[0] - 1))
+
+
+@njit()
+def fill_tables(tables: Tables, state: State, scale: float, gamma: float) -> Any:
+    """Tables of exp for one temperature; returns their reach."""
+    covers, most = state.weights.shape[0], 2 * state.destinations * state.patterns
     bound = (_CERTAIN + 2.0 * abs(gamma)) / scale if scale > 0.0 else np.inf
     reach = np.int64(min(np.ceil(bound), np.float64(most)))
     if 2.0 * scale * reach > _LARGEST:
         return np.int64(-1)
     for i in range(1 << _LOW_BITS):
-        low[i] = math.exp(scale * i)
+        tables.low[i] = math.exp(scale * i)
     for i in range((2 * reach >> _LOW_BITS) + 1):
-        high[i] = math.exp(scale * ((i << _LOW_BITS) - reach))
+        tables.high[i] = math.exp(scale * ((i << _LOW_BITS) - reach))
     for h in range(1 - covers, covers):
-        coupling[h + covers - 1] = math.exp(2.0 * gamma * h / covers)
+        tables.coupling[h + covers - 1] = math.exp(2.0 * gamma * h / covers)
     return reach
+
+
+@njit(forceinline=True, error_model="numpy")
+def boltzmann(tables: Tables, reach: int, scale: float, gamma: float, change: int, h: int) -> Any:
+    """exp(x) for a move that changes -log(joint weight) by x = scale*ΔE + 2γh/M."""
+    middle = tables.coupling.size >> 1  # M - 1
+    if reach >= 0:
+        x = min(max(change, -reach), reach) + reach
+        energy = tables.high[x >> _LOW_BITS] * tables.low[x & ((1 << _LOW_BITS) - 1)]
+        return energy * tables.coupling[h + middle]
+    return math.exp(min(scale * change + 2.0 * gamma * h / (middle + 1), _LARGEST))
 
 
 @njit()
@@ -261,27 +304,17 @@ def _advance(
     """The sweeps of `advance`, scales being unit/T; returns how many were done."""
     weights, (covers, sites) = state.weights, state.weights.shape
     common = state.pairs * state.destinations
-    most = 2 * state.destinations * state.patterns
-    low, high = np.empty(1 << _LOW_BITS), np.empty((2 * most >> _LOW_BITS) + 1)
-    coupling = np.empty(2 * covers - 1)
-    magnet = np.zeros(sites, dtype=np.int16)  # Σ_β w_q^(β)
-    for beta in range(covers):
-        for site in range(sites):
-            magnet[site] += weights[beta, site]
+    tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
     one = 1.0 if rule == GLAUBER else 0.0
-    moves, mask, reach = np.uint64(sites * covers), (1 << _LOW_BITS) - 1, np.int64(0)
     for t in range(scales.size):
         if t == 0 or scales[t] != scales[t - 1] or gammas[t] != gammas[t - 1]:
-            reach = _fill_tables(high, low, coupling, scales[t], gammas[t], covers, most)
+            reach = fill_tables(tables, state, scales[t], gammas[t])
         taken = 0
         for i in range(sites * covers):
-            # Unsigned, because the signed division that follows would cost more.
-            drawn = np.uint64(i)
-            if order == RANDOM:
-                drawn = ((next64(rng) >> np.uint64(32)) * moves) >> np.uint64(32)
+            index: Any = below(rng, sites * covers) if order == RANDOM else i
             u = uniform(rng)
-            index: Any = np.intp(drawn)
-            q: Any = np.intp(drawn // np.uint64(covers))
+            # Unsigned, because the signed division would cost more.
+            q: Any = np.intp(np.uint64(index) // np.uint64(covers))
             beta = index - q * covers
             w = np.int64(weights[beta, q])
             flip = spread(ONES if w < 0 else np.uint64(0))
@@ -296,14 +329,9 @@ def _advance(
             ones = state.ones[column]
             change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
             h = w * (np.int64(magnet[q]) - w)
-            if reach >= 0:
-                x = min(max(change, -reach), reach) + reach
-                boltzmann = high[x >> _LOW_BITS] * low[x & mask] * coupling[h + covers - 1]
-            else:
-                exponent = scales[t] * change + 2.0 * gammas[t] * h / covers
-                boltzmann = math.exp(min(exponent, _LARGEST))
+            weight = boltzmann(tables, reach, scales[t], gammas[t], change, h)
             # Glauber: u < 1 / (1 + exp(x)). Metropolis: u < exp(-x), true for all x <= 0.
-            if u * (one + boltzmann) < 1.0:
+            if u * (one + weight) < 1.0:
                 _flip(state, index, unit, column, flip)
                 weights[beta, q] = -w
                 magnet[q] -= 2 * w
@@ -339,6 +367,17 @@ def advance(
         accepted, energies: int64 (done,), the accepted proposals of each sweep and the energy after
         it, in units of ``state.unit``; `done` is t unless ``stop_at_zero`` ended it.
     """
+    scales, gammas = scales_of(state, temperatures, gammas)
+    accepted, energies = np.zeros((2, scales.size), dtype=np.int64)
+    how = RULES.index(rule), ORDERS.index(order)
+    done = _advance(state, scales, gammas, *how, rng, stop_at_zero, accepted, energies)
+    return accepted[:done], energies[:done]
+
+
+def scales_of(
+    state: State, temperatures: ArrayLike, gammas: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """unit/T and γ of every sweep."""
     temperatures = np.array(temperatures, dtype=np.float64)
     gammas = np.array(np.broadcast_to(gammas, temperatures.shape), dtype=np.float64)
     if not (np.abs(gammas) <= MAX_COUPLING).all():
@@ -347,7 +386,4 @@ def advance(
     # coupling may take exp(2γ) of it back.
     with np.errstate(divide="ignore"):
         scales = np.minimum(state.unit / temperatures, 100.0 + 2.0 * np.abs(gammas))
-    accepted, energies = np.zeros((2, temperatures.size), dtype=np.int64)
-    how = RULES.index(rule), ORDERS.index(order)
-    done = _advance(state, scales, gammas, *how, rng, stop_at_zero, accepted, energies)
-    return accepted[:done], energies[:done]
+    return scales, gammas

@@ -16,7 +16,7 @@ from mcover.topology import GaussianRing, Identity, Topology, as_topology
 
 Temperatures: TypeAlias = NDArray[np.float64]
 Energy = Literal["linear", "errors"]
-Rule = Literal["glauber", "metropolis"]
+Rule = Literal["glauber", "metropolis", "repair"]
 Order = Literal["random", "sequential"]
 
 MAX_COVERS = 255
@@ -185,7 +185,8 @@ class AnnealOptions:
     method: Method = MCover()  # M-cover, replicas that attract each other, or one copy.
     schedule: Schedule = field(default_factory=LinearSchedule)  # One temperature for each sweep.
     rule: Rule = "glauber"
-    """Acceptance: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T))."""
+    """Acceptance: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T)); or "repair":
+    metropolis on weights that repair a pattern drawn from the unsatisfied ones."""
     energy: Energy = "linear"
     """What is minimised: "linear", Σ max(0, −Δ), or "errors", the number of wrong patterns."""
     order: Order = "random"
@@ -202,6 +203,11 @@ class AnnealOptions:
         checks.choice("energy", self.energy, get_args(Energy))
         checks.choice("order", self.order, get_args(Order))
         checks.flags_of(self, "stop_at_zero")
+        if self.rule == "repair" and self.order != "random":
+            raise McoverError(
+                f"order is {self.order!r}, but repair goes where patterns are unsatisfied; "
+                'leave order out, or write rule="metropolis".'
+            )
         self.couplings()
 
     def couplings(self) -> NDArray[np.float64]:

@@ -20,7 +20,9 @@ from mcover.annealing.bits import (
     step_counter,
     total,
 )
-from mcover.annealing.kernels import ERRORS, EVEN, ODD, State, advance, next64, recount, renew
+from mcover.annealing.kernels import ERRORS, EVEN, ODD, State, next64, recount, renew
+from mcover.annealing.options import Rule
+from mcover.annealing.searches import run
 from mcover.compiled import njit
 from mcover.routing import draw_bank
 from mcover.topology import GaussianRing
@@ -198,8 +200,8 @@ def _energy(state: State) -> int:
     return energy
 
 
-def compile_kernels() -> float:
-    """Compiles what a chain needs, or loads it from the cache on disk; returns the seconds taken.
+def compile_kernels(rule: Rule = "glauber") -> float:
+    """Compiles what a chain needs for a rule, or loads it from the cache on disk; returns the seconds taken.
 
     Without this the first chain would do it, and its time would count.
     """
@@ -210,5 +212,5 @@ def compile_kernels() -> float:
         routes = np.zeros((1, hidden, 1), dtype=np.uint8)
         columns = pack_columns(np.ones((1, 1), dtype=np.int8))
         state = make_state(columns, 1, hidden, 1, routes, random_weights(rng, 1, hidden))
-        advance(state, [1.0], 0.0, "glauber", "random", rng)
+        run(state, [1.0], 0.0, rng, rule)
     return time.perf_counter() - begin
