@@ -150,8 +150,9 @@ def paired_time_to_solution(
     """Ratio of two times to solution on the same instances, each given as (solved, cost).
 
     The interval is a bootstrap over instances, both methods together; the test swaps the methods
-    within instances, as :func:`paired` does. Where a resample has no solution of either method it
-    counts for both ends. The ratio is nan where neither solved anything.
+    within instances, as :func:`paired` does. A resample without any solution counts for both ends.
+    The ratio is nan where neither solved anything; where one did not, its bound is that of the two
+    intervals.
     """
     certainty = _certainty(certainty)
     sides = [_costs(*one)[0] for one in (first, second)]
@@ -176,16 +177,19 @@ def paired_time_to_solution(
     observed = float(log_ratio(ours.sum(axis=1), theirs.sum(axis=1)))
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
     drawn = log_ratio(*((weights @ side.T).T for side in (ours, theirs)))
-    low = np.quantile(np.where(np.isnan(drawn), -np.inf, drawn), 0.025, method="lower")
-    high = np.quantile(np.where(np.isnan(drawn), np.inf, drawn), 0.975, method="higher")
-    value, *ends = np.exp([observed, min(low, observed), max(high, observed)]).tolist()
+    low = np.exp(np.quantile(np.where(np.isnan(drawn), -np.inf, drawn), 0.025, method="lower"))
+    high = np.exp(np.quantile(np.where(np.isnan(drawn), np.inf, drawn), 0.975, method="higher"))
+    if not np.isfinite(observed):  # no resample solves either: what both intervals leave open
+        ours_tts, theirs_tts = (time_to_solution(*one, certainty) for one in (first, second))
+        low = ours_tts.low / theirs_tts.high if observed > 0 else 0.0
+        high = ours_tts.high / theirs_tts.low if observed < 0 else np.inf
 
     def flipped(signs: NDArray[np.int8]) -> NDArray[np.float64]:
         moved = (signs.astype(float) @ apart).T
         return log_ratio(*((total[:, None] + way * moved) / 2 for way in (1, -1)))
 
     p = _flip_test(flipped, n, observed, 1e-9, seed) if n > 1 else np.nan
-    return Comparison(Estimate(value, *ends, n), p)
+    return Comparison(Estimate(float(np.exp(observed)), float(low), float(high), n), p)
 
 
 def _flip_test(
