@@ -175,7 +175,7 @@ def paired_time_to_solution(
         return Comparison(Estimate(np.nan, 0.0, np.inf, n), np.nan)
     total, apart = (ours + theirs).sum(axis=1), (ours - theirs).T
     observed = float(log_ratio(ours.sum(axis=1), theirs.sum(axis=1)))
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
+    weights = (_kept_weights if n <= _KEPT_PAIRS else _weights)(n, seed)
     drawn = log_ratio(*((weights @ side.T).T for side in (ours, theirs)))
     low = np.exp(np.quantile(np.where(np.isnan(drawn), -np.inf, drawn), 0.025, method="lower"))
     high = np.exp(np.quantile(np.where(np.isnan(drawn), np.inf, drawn), 0.975, method="higher"))
@@ -228,6 +228,13 @@ def _flips(n: int, seed: int) -> Iterator[NDArray[np.int8]]:
         yield rng.permuted(pairs, axis=-1)[:, 0].reshape(count, n)
 
 
+def _weights(n: int, seed: int) -> NDArray[np.float64]:
+    """How often each of n trials is in each resample of a bootstrap."""
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
+    return drawn.astype(float)
+
+
+_kept_weights = lru_cache(maxsize=2)(_weights)
 _kept_flips = lru_cache(maxsize=4)(lambda n, seed: tuple(_flips(n, seed)))
 
 

@@ -21,7 +21,7 @@ COLUMN = 3.4
 """Width of a column of the paper, in inches."""
 _HEIGHT, _STRIP = 2.6, 0.27
 _PAGE = 7.0
-_MARKERS = "osD^vP"
+_MARKERS = "osD^vPX*"
 _LINES = ("-", "--", "-.", ":")
 _APART = 2.5
 """Points between lines of a sweep, so that their intervals do not cover each other."""
@@ -52,22 +52,27 @@ def study_figure(summary: Summary) -> Figure:
     with rc_context(_FONT):
         width = COLUMN if columns == 1 else _PAGE
         figure = Figure(figsize=(width, height * lines + 0.45), layout="constrained")
-        said = "arrows: none solved" if summary.study.picture == "times" else "mean"
-        title = f"{summary.study.title}\nn = {n} trials a point{scale}; {said}, 95 % interval"
+        times = summary.study.picture == "times"
+        said = "TTS99, 95 % interval; arrows: none solved" if times else "mean, 95 % interval"
+        title = f"{summary.study.title}\nn = {n} trials a point{scale}; {said}"
         figure.suptitle(title, wrap=True)
         grid = figure.subplots(lines, columns, squeeze=False).ravel()
         used, unused = grid[: len(panels)], grid[len(panels) :]
         for axes, (name, points) in zip(used, panels.items(), strict=True):
             _draw(axes, summary, points)
-            handles = axes.get_legend_handles_labels()
-            apart = summary.study.picture == "times" and len(unused) > 0  # many lines: one legend
-            if handles[0] and not (apart and axes is not used[-1]):
-                where = unused[0] if apart else axes
-                where.legend(*handles, frameon=False, handlelength=2.2, labelspacing=0.3)
+            if axes.get_legend_handles_labels()[0] and not (times and len(unused)):
+                axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
             axes.set_title(name)
+        if times and len(unused):  # one legend for all, where there is room
+            fullest = max(
+                (axes.get_legend_handles_labels() for axes in used), key=lambda h: len(h[0])
+            )
+            unused[0].legend(
+                *fullest, frameon=False, handlelength=2.2, labelspacing=0.3, loc="center"
+            )
         for axes in unused:
             axes.set_axis_off()
-        if summary.study.picture == "times":
+        if times:
             low = min(axes.get_ylim()[0] for axes in used)
             high = max(axes.get_ylim()[1] for axes in used)
             for axes in used:
@@ -155,6 +160,7 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
     axes.set_ylabel(_axis(points))
     if summary.study.picture == "times":
         axes.set_yscale("log")
+        axes.margins(x=0.1)  # lines stand beside each other
     elif growth:
         axes.set_yscale("log")
         low, high = axes.get_ylim()

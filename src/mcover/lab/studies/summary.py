@@ -140,15 +140,17 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
     found: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows.values(), key=lambda row: row.seed):
         found.setdefault((row.config, row.status), []).append(row)
-    points = tuple(
-        Point(
-            cell,
-            tuple(found.get((cell.config, "done"), ())),
-            tuple(found.get((cell.config, "failed"), ())),
-            study.shows,
+
+    def point(cell: Cell) -> Point:
+        # What a trial was chosen by is no test of it.
+        used = plan.choosing.own_seeds if cell.choices else ()
+        done, failed = (
+            tuple(row for row in found.get((cell.config, how), ()) if row.seed not in used)
+            for how in ("done", "failed")
         )
-        for cell in (plan.resolve(cell, rows) or cell for cell in plan.cells)
-    )
+        return Point(cell, done, failed, study.shows)
+
+    points = tuple(point(plan.resolve(cell, rows) or cell) for cell in plan.cells)
     there = _panels(point for point in points if point.rows or point.failures)
     measured = tuple(_measured(study, panel, some) for panel, some in there.items())
     further = (_candidates(plan, rows), _exponents(study, points), _contrasts(study, points))

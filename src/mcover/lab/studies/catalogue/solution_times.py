@@ -67,11 +67,6 @@ def candidates(n: int, alpha: float) -> dict[str, Mapping[str, Trial]]:
         "repair": _annealed(base, [("", Vanilla(), step) for step in repairs], _ONE, "repair")
         | {"T = 0.15": replace(base, method=Vanilla(), schedule=constant, rule="repair")},
     }
-    if n <= 1000:
-        replicas = [_rsa(5, 1e-3), *(_rsa(7, step) for step in steps)]
-        covers = [*(_cover(5, step) for step in steps), _cover(7, 1e-3)]
-        found["RSA, repair"] = _annealed(base, replicas, (0.4, 0.1), "repair")
-        found["M-cover, repair"] = _annealed(base, covers, _COVERS, "repair")
     found["message passing"] = {
         f"{most} iterations": replace(passing, max_iterations=most) for most in (30, 100, 300)
     }
@@ -80,6 +75,11 @@ def candidates(n: int, alpha: float) -> dict[str, Mapping[str, Trial]]:
         for rate in (1e-3, 3e-3, 1e-2)
         for most in (100, 300)
     }
+    if n <= 1000:
+        replicas = [_rsa(5, 1e-3), *(_rsa(7, step) for step in steps)]
+        covers = [*(_cover(5, step) for step in steps), _cover(7, 1e-3)]
+        found["RSA, repair"] = _annealed(base, replicas, (0.4, 0.1), "repair")
+        found["M-cover, repair"] = _annealed(base, covers, _COVERS, "repair")
     return found
 
 
