@@ -6,6 +6,7 @@ margins and votes as they are; `value` turns them into the physical energy.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -111,6 +112,23 @@ def probability(x, rule):
     return 1.0 if x <= 0 else math.exp(-x)
 
 
+def permutation(rng, count):
+    """A uniform order of 0..count-1: each number takes the place of one before it, or stays."""
+    sequence = []
+    for i in range(count):
+        sequence.append(i)
+        j = rng.below(i + 1)
+        sequence[i], sequence[j] = sequence[j], sequence[i]
+    return sequence
+
+
+def proposals_of(order, count, rng):
+    """The indices of one sweep, drawn when they are needed."""
+    if order == "random":
+        return (rng.below(count) for _ in range(count))
+    return permutation(rng, count) if order == "permutation" else range(count)
+
+
 def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, order, rng):
     """One sweep at each temperature.
 
@@ -123,7 +141,7 @@ def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, 
         temperatures: one per sweep.
         gammas: the coupling of the covers, one per sweep.
         rule: "glauber" or "metropolis".
-        order: "random" or "sequential".
+        order: "random", "sequential" or "permutation".
         rng: a Xoshiro.
 
     Returns:
@@ -139,8 +157,7 @@ def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, 
     now = measure()
     for temperature, gamma in zip(temperatures, gammas, strict=True):
         taken = 0
-        for step in range(sites * covers):
-            index = rng.below(sites * covers) if order == "random" else step
+        for index in proposals_of(order, sites * covers, rng):
             u = rng.uniform()
             q, beta = index // covers, index % covers
             before = coupling(weights)
@@ -218,6 +235,57 @@ def repair(gauged, routes, weights, hidden, energy, temperatures, gammas, rng):
         if now == 0:
             break
     return accepted, energies, proposals
+
+
+def cost(gauged, routes, weights, hidden, energy, gamma):
+    """What descent lowers: the energy, and among equals the loss of coupling."""
+    size = lifted_energy(gauged, routes, weights, hidden, energy)
+    return size, -int(np.sign(gamma)) * coupling(weights)
+
+
+def flipped(weights, index):
+    """A copy with one weight flipped."""
+    other = weights.copy()
+    other[index % weights.shape[0], index // weights.shape[0]] *= -1
+    return other
+
+
+def descend(gauged, routes, weights, hidden, energy, gammas, order, improvement, rng):
+    """Finite differences at zero temperature: a sweep for each coupling, until no flip improves.
+
+    Returns:
+        accepted proposals, physical lifted energy and proposals of each sweep, and whether the last
+        state is known to be a minimum.
+    """
+    inputs, destinations, count = gauged.shape[1], routes.shape[0], weights.size
+    accepted, energies, proposals, minimum = [], [], [], False
+
+    for gamma in gammas:
+        measure = partial(cost, gauged, routes, hidden=hidden, energy=energy, gamma=gamma)
+        taken, made = 0, count
+        if improvement == "best":
+            costs = [measure(flipped(weights, index)) for index in range(count)]
+            if min(costs) < measure(weights):
+                weights[:] = flipped(weights, costs.index(min(costs)))
+                taken = 1
+        else:
+            for index in proposals_of(order, count, rng):
+                if measure(flipped(weights, index)) < measure(weights):
+                    weights[:] = flipped(weights, index)
+                    taken += 1
+        minimum = taken == 0
+        if minimum and improvement == "first" and order == "random":
+            for index in range(count):
+                made += 1
+                if measure(flipped(weights, index)) < measure(weights):
+                    minimum = False
+                    break
+        accepted.append(taken)
+        energies.append(value(measure(weights)[0], inputs, hidden, destinations, energy))
+        proposals.append(made)
+        if minimum:
+            break
+    return accepted, energies, proposals, minimum
 
 
 def energy_from_scratch(state):

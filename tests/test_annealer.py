@@ -58,6 +58,7 @@ def same(one, two):
         {"method": MCover(4, RING, bank=3)},
         {"method": MCover(2, Uniform(), bank=None), "rule": "metropolis"},
         {"method": MCover(3, bank=2), "energy": "errors", "order": "sequential"},
+        {"method": MCover(3, bank=2, redraw_every=3), "order": "permutation"},
         {"method": MCover(3, bank=2, redraw_every=3)},
     ],
     ids=lambda options: "-".join(map(str, options.values())),

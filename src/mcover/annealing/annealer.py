@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from mcover import checks
 from mcover.annealing.options import (
     AnnealOptions,
     Energy,
+    Improvement,
+    LinearSchedule,
     MCover,
     Method,
     Order,
@@ -26,6 +29,7 @@ from mcover.annealing.options import (
 )
 from mcover.annealing.problems import Problem, Signs, as_signs
 from mcover.annealing.result import AnnealResult, Trajectory, collapse_mean, collapse_sign
+from mcover.errors import McoverError, McoverWarning
 from mcover.routing import draw_bank
 from mcover.seeds import Seed, seed_sequence
 
@@ -44,6 +48,7 @@ def anneal(
     energy: Energy = "linear",
     order: Order = "random",
     stop_at_zero: bool = False,
+    improvement: Improvement = "first",
     num_reads: int = 1,
     seed: Seed = None,
     initial_states: ArrayLike | None = None,
@@ -61,11 +66,12 @@ def anneal(
         schedule: one temperature for each sweep of M · sites proposals, also as plain numbers; the
             paper's LinearSchedule(0.4, 0.01, 1e-4) by default.
         num_sweeps: in place of a schedule: so many sweeps from T = 0.4 to 0.01, linearly.
-        rule: of acceptance; this and the next three are explained at
+        rule: of the moves; this and the next four are explained at
             :class:`~mcover.annealing.AnnealOptions`.
         energy: what is minimised.
         order: of proposals in a sweep.
         stop_at_zero: whether to end a read early.
+        improvement: which flips descent takes.
         num_reads: independent runs, each with its own start and routes.
         seed: the same seed gives the same bits on any number of workers, and read r does not depend
             on how many reads there are.
@@ -87,7 +93,15 @@ def anneal(
     """
     checks.instance("problem", problem, Problem, "mcover.teacher_student(1001, 1.5), for example")
     schedule = schedule_of(schedule, num_sweeps)
-    options = AnnealOptions(method, schedule, rule, energy, order, stop_at_zero)
+    options = AnnealOptions(method, schedule, rule, energy, order, stop_at_zero, improvement)
+    if rule == "descent":
+        if num_sweeps is None and schedule != LinearSchedule():
+            _warn(
+                f"its temperatures are not read, only their number, {len(schedule.temperatures())}",
+                "num_sweeps",
+            )
+        if method.coupling_growth:
+            _warn("only the sign of a coupling counts, not its growth", "coupling_growth=0")
     num_reads = checks.whole("num_reads", num_reads, 1)
     threads = checks.cpus() if workers is None else checks.whole("workers", workers, 1)
     for name, function in {"interrupt": interrupt, "progress": progress or None}.items():
@@ -141,6 +155,8 @@ class _Annealing:
         self.problem, self.options, self.reads, self.threads = problem, options, reads, threads
         self.covers, self.bank = options.method.covers, options.bank_size(problem.sites)
         self.temperatures, self.couplings = options.schedule.temperatures(), options.couplings()
+        if options.rule == "descent":
+            self.temperatures = np.zeros_like(self.temperatures)
         self.points = _record_points(record, self.temperatures)
         self.size = (len(problem.patterns), problem.hidden, problem.inputs)
         chain = state_bytes(problem.inputs, *self.size[:2], self.covers, self.bank)
@@ -204,7 +220,6 @@ class _Annealing:
 
         begin = time.thread_time()
         problem, options, length = self.problem, self.options, len(self.temperatures)
-        how = options.rule, options.order, options.stop_at_zero
         redraw_every = options.method.redraw_every or length
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
@@ -224,8 +239,18 @@ class _Annealing:
                 state = make_state(columns, *self.size, bank.routes, state.weights, options.energy)
             there = min(here + slice_, int(stops[np.searchsorted(stops, here, side="right")]))
             since = time.perf_counter()
-            course = self.temperatures[here:there], self.couplings[here:there]
-            done = run(state, *course, rng, *how)
+            done = run(
+                state,
+                self.temperatures[here:there],
+                self.couplings[here:there],
+                rng,
+                options.rule,
+                options.order,
+                options.improvement,
+                options.stop_at_zero,
+                # Fresh routes lead out of a minimum.
+                stop_at_minimum=options.method.redraw_every is None,
+            )
             made, took = len(done.energies), max(time.perf_counter() - since, 1e-6)
             slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / took)))
             accepted_since += int(done.accepted.sum())
@@ -292,6 +317,10 @@ class _Annealing:
             course.cover_overlap[read, point] = cover_overlap(weights)
 
 
+def _warn(problem: str, write: str) -> None:
+    warnings.warn(f"rule is 'descent': {problem}; write {write}.", McoverWarning, stacklevel=3)
+
+
 def cover_overlap(weights: Signs) -> float:
     """Mean of w_a·w_b / sites over the pairs of covers, from weights (M, sites)."""
     covers, sites = weights.shape
@@ -303,6 +332,10 @@ def _record_points(record: int | Sequence[float], temperatures: Temperatures) ->
     """Indices of the sweeps after which the trajectory is kept."""
     if isinstance(record, Sequence | np.ndarray) and not isinstance(record, str | bytes):
         wanted = checks.reals("record", record, ndim=1)
+        if not temperatures.any():
+            raise McoverError(
+                "record has temperatures, and descent none; write a number of points."
+            )
         nearest = [int(np.argmin(np.abs(temperatures - value))) for value in wanted]
         return np.unique(np.array(nearest, dtype=np.int64))
     last = len(temperatures) - 1

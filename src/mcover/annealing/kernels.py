@@ -32,7 +32,7 @@ Chains are made in `mcover.annealing.states`.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,14 +48,15 @@ from mcover.annealing.bits import (
     store,
     total,
 )
-from mcover.annealing.options import MAX_COUPLING
+from mcover.annealing.options import MAX_COUPLING, Order
 from mcover.compiled import njit
 from mcover.errors import McoverError
 
 ERRORS, EVEN, ODD = 0, 1, 2  # forms of the energy
 # Compiled code has the index.
-RULES, ORDERS = ("glauber", "metropolis"), ("random", "sequential")
-GLAUBER, RANDOM = RULES.index("glauber"), ORDERS.index("random")
+RULES, ORDERS = ("glauber", "metropolis"), get_args(Order)
+GLAUBER = RULES.index("glauber")
+RANDOM, PERMUTATION = ORDERS.index("random"), ORDERS.index("permutation")
 
 _LOW_BITS = 6  # ΔE is split into ΔE >> 6 and ΔE & 63 for the tables of exp
 _CERTAIN = 45.0  # exp(-45) < 2**-53: only the uniform number 0 tells it from 0
@@ -118,6 +119,21 @@ def uniform(rng: Words) -> float:
 def below(rng: Words, bound: Any) -> Any:
     """A whole number in [0, bound), (r * bound) >> 32 of the high 32 bits r of one draw."""
     return np.intp(((next64(rng) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
+
+
+@njit()
+def new_sequence(order: int, moves: int) -> NDArray[np.int32]:
+    """Room for the order of a sweep, which only "permutation" needs."""
+    return np.empty(moves if order == PERMUTATION else 0, dtype=np.int32)
+
+
+@njit()
+def shuffle(sequence: NDArray[np.int32], rng: Words) -> None:
+    """Make it a uniform permutation of 0, 1, …: Fisher and Yates, one draw for each entry."""
+    for i in range(sequence.size):
+        j = below(rng, i + 1)
+        sequence[i] = sequence[j]
+        sequence[j] = i
 
 
 @njit(forceinline=True)
@@ -305,13 +321,19 @@ def _advance(
     weights, (covers, sites) = state.weights, state.weights.shape
     common = state.pairs * state.destinations
     tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
+    sequence = new_sequence(order, weights.size)
     one = 1.0 if rule == GLAUBER else 0.0
     for t in range(scales.size):
         if t == 0 or scales[t] != scales[t - 1] or gammas[t] != gammas[t - 1]:
             reach = fill_tables(tables, state, scales[t], gammas[t])
+        shuffle(sequence, rng)
         taken = 0
         for i in range(sites * covers):
-            index: Any = below(rng, sites * covers) if order == RANDOM else i
+            index: Any = i
+            if order == RANDOM:
+                index = below(rng, sites * covers)
+            elif order == PERMUTATION:
+                index = np.intp(sequence[i])
             u = uniform(rng)
             # Unsigned, because the signed division would cost more.
             q: Any = np.intp(np.uint64(index) // np.uint64(covers))
@@ -357,8 +379,9 @@ def advance(
 
     The joint weight is exp(-E/T + (γ/M) Σ_{a<b} w_a·w_b), E the lifted energy; at T = 0 no proposal
     that raises the energy is accepted. In random order a proposal first takes its index
-    (r * K*N*M) >> 32 from the high 32 bits r of one draw; then, in either order, comes one
-    `uniform`. Site = index // M, cover = index % M.
+    (r * K*N*M) >> 32 from the high 32 bits r of one draw; a permutation is drawn at the start of
+    each sweep. In any order one `uniform` follows for each proposal. Site = index // M, cover =
+    index % M.
 
     Shape: temperatures (t,), >= 0; gammas (t,) or one number, at most MAX_COUPLING in size; rng
     uint64 (4,), not all zero.

@@ -1,4 +1,4 @@
-"""Local searches on the chain of `kernels`: repair.
+"""Local searches on the chain of `kernels`: repair and descent.
 
 **Repair** is focused Metropolis search. A pattern is unsatisfied in a context where it adds to the
 energy: k < -1 for the form EVEN, k < 0 for the others. A proposal takes
@@ -10,6 +10,10 @@ energy: k < -1 for the form EVEN, k < 0 for the others. A proposal takes
 
 Numbers of unsatisfied patterns are kept per context, and only an accepted flip changes them, in the
 contexts that it touches. What is unsatisfied is one plane or mask of the counters already.
+
+**Descent** takes finite differences at zero temperature: a flip improves where ΔE < 0, or ΔE = 0
+and the coupling of the replicas gains, which is the limit T → 0 of the joint weight. It takes every
+flip that improves, in the order of its proposals, or the best of all, and ends where none does.
 """
 
 from typing import Any, NamedTuple
@@ -20,6 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from mcover.annealing.bits import ONES, WORDS, Words, count, load, ones_in, spread, total
 from mcover.annealing.kernels import (
     EVEN,
+    ORDERS,
+    PERMUTATION,
+    RANDOM,
     Integers,
     State,
     _committee_change,
@@ -31,10 +38,12 @@ from mcover.annealing.kernels import (
     fill_tables,
     magnets,
     make_tables,
+    new_sequence,
     scales_of,
+    shuffle,
     uniform,
 )
-from mcover.annealing.options import Order, Rule
+from mcover.annealing.options import Improvement, Order, Rule
 from mcover.compiled import njit
 
 
@@ -54,11 +63,16 @@ def run(
     rng: Words,
     rule: Rule,
     order: Order = "random",
+    improvement: Improvement = "first",
     stop_at_zero: bool = False,
+    stop_at_minimum: bool = True,
 ) -> Sweeps:
     """Sweeps by any of the rules, as in `advance`; changes `state` and `rng` in place."""
     if rule == "repair":
         return repair(state, temperatures, gammas, rng)
+    if rule == "descent":
+        gammas = scales_of(state, temperatures, gammas)[1]
+        return descend(state, gammas, rng, order, improvement, stop_at_zero, stop_at_minimum)
     accepted, energies = advance(state, temperatures, gammas, rule, order, rng, stop_at_zero)
     over = stop_at_zero and energies[-1] == 0
     return Sweeps(accepted, energies, np.full(len(accepted), state.weights.size), bool(over))
@@ -142,7 +156,7 @@ def pick(state: State, wrong: Unsatisfied, r: Any) -> Any:
 
 @njit(forceinline=True, error_model="numpy")
 def culprit(state: State, s: int, alpha: int, mu: int, rng: Words) -> Any:
-    """A weight that can repair pattern μ in context (s, α), as (site, cover): drawn until it can."""
+    """A weight that can repair pattern μ in context (s, α), drawn until it can: (site, cover)."""
     covers, sites = state.weights.shape
     word, place = mu >> 6, np.uint64(mu & 63)
     blocks, depth = state.valid.size // WORDS, state.depth
@@ -221,11 +235,124 @@ def _repair(
 def repair(state: State, temperatures: ArrayLike, gammas: ArrayLike, rng: Words) -> Sweeps:
     """Sweeps of K*N*M proposals that repair, until nothing is unsatisfied: the energy is zero.
 
-    A proposal draws the number of its pair, (r * unsatisfied) >> 32 in the order of contexts
-    c = s*M + α and patterns; then sites, (r * K*N) >> 32, until one can repair it; then a `uniform`.
-    Temperatures and gammas are those of `advance`.
+    A proposal draws the number of its pair, (r * unsatisfied) >> 32, in the order of contexts
+    c = s*M + α and patterns; then sites, (r * K*N) >> 32, until one can repair it; then a
+    `uniform`. Temperatures and gammas are those of `advance`.
     """
     scales, gammas = scales_of(state, temperatures, gammas)
     rows = np.zeros((3, scales.size), dtype=np.int64)
     done = _repair(state, unsatisfied(state), scales, gammas, rng, *rows)
-    return Sweeps(*rows[:, :done], over=bool(state.energy[0] == 0))
+    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], bool(state.energy[0] == 0))
+
+
+_TAKE, _BEST, _LOOK = 0, 1, 2  # each flip that improves; the best of all; none: is there one?
+
+
+@njit()
+def _pass(
+    state: State, what: int, order: int, gamma: float, magnet: Any, sequence: Any, rng: Words
+) -> Any:
+    """One pass over K*N*M flips; returns the proposals made and how many of them improve."""
+    weights, (covers, sites) = state.weights, state.weights.shape
+    common = state.pairs * state.destinations
+    towards = 1 if gamma > 0 else -1 if gamma < 0 else 0
+    best: Any = np.intp(-1)
+    lowest, side = np.int64(0), np.int64(0)  # ΔE and the coupling's loss, which are to be beaten
+    improving = 0
+    for i in range(sites * covers):
+        index: Any = i
+        if order == RANDOM:
+            index = below(rng, sites * covers)
+        elif order == PERMUTATION:
+            index = np.intp(sequence[i])
+        q: Any = np.intp(np.uint64(index) // np.uint64(covers))
+        beta = index - q * covers
+        w = np.int64(weights[beta, q])
+        flip = spread(ONES if w < 0 else np.uint64(0))
+        unit: Any = 0
+        column: Any = q
+        if state.hidden == 1:
+            change = _perceptron_change(state, index, column, flip)
+        else:
+            unit = q // state.inputs
+            column = q - unit * state.inputs
+            change = _committee_change(state, index, unit, column, flip)
+        ones = state.ones[column]
+        change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
+        loss = towards * w * (np.int64(magnet[q]) - w)
+        if change > lowest or (change == lowest and loss >= side):
+            continue
+        improving += 1
+        if what == _LOOK:
+            return i + 1, improving
+        if what == _BEST:
+            best, lowest, side = index, change, loss
+            continue
+        _flip(state, index, unit, column, flip)
+        weights[beta, q] = -w
+        magnet[q] -= 2 * w
+        state.energy[0] += change
+    if best >= 0:
+        q = best // covers
+        beta, unit = best - q * covers, q // state.inputs
+        w = np.int64(weights[beta, q])
+        _flip(state, best, unit, q - unit * state.inputs, spread(ONES if w < 0 else np.uint64(0)))
+        weights[beta, q] = -w
+        magnet[q] -= 2 * w
+        state.energy[0] += lowest
+        improving = 1
+    return sites * covers, improving
+
+
+@njit()
+def _descend(
+    state: State,
+    order: int,
+    what: int,
+    gammas: NDArray[np.float64],
+    rng: Words,
+    stop_at_zero: bool,
+    stop_at_minimum: bool,
+    accepted: Integers,
+    energies: Integers,
+    proposals: Integers,
+) -> Any:
+    """The sweeps of `descend`; returns how many were done, and whether they came to their end."""
+    magnet, sequence = magnets(state.weights), new_sequence(order, state.weights.size)
+    for t in range(gammas.size):
+        shuffle(sequence, rng)
+        made, taken = _pass(state, what, order, gammas[t], magnet, sequence, rng)
+        minimum = taken == 0
+        if minimum and order == RANDOM and stop_at_minimum:
+            # A sweep at random may have missed some flips.
+            looked, found = _pass(state, _LOOK, -1, gammas[t], magnet, sequence, rng)
+            made, minimum = made + looked, found == 0
+        accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
+        if (minimum and stop_at_minimum) or (stop_at_zero and energies[t] == 0):
+            return t + 1, True
+    return gammas.size, False
+
+
+def descend(
+    state: State,
+    gammas: ArrayLike,
+    rng: Words,
+    order: Order = "random",
+    improvement: Improvement = "first",
+    stop_at_zero: bool = False,
+    stop_at_minimum: bool = True,
+) -> Sweeps:
+    """A sweep for each coupling, of which only the sign counts, until no flip improves.
+
+    With improvement "first" a sweep is K*N*M proposals in the order of `advance`, without
+    `uniform`; after one without a flip in random order, flips are looked through, in order, up to
+    the first that improves: these are proposals too. With "best" a sweep tries every flip and takes
+    the one of lowest ΔE, then of most gain in coupling, then of lowest index; it draws nothing.
+    """
+    gammas = np.array(gammas, dtype=np.float64)
+    rows = np.zeros((3, gammas.size), dtype=np.int64)
+    best = improvement == "best"
+    how = (-1, _BEST) if best else (ORDERS.index(order), _TAKE)
+    stop = stop_at_zero, stop_at_minimum
+    done, over = _descend(state, *how, gammas, rng, *stop, *rows)
+    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], over)

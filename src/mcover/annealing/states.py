@@ -64,11 +64,16 @@ def _sizes(
 
 
 def state_bytes(inputs: int, patterns: int, hidden: int, covers: int, destinations: int) -> int:
-    """Bytes that one chain takes, with columns, given routes and tables; an upper bound."""
+    """Bytes that one chain takes, with columns, given routes and what a rule needs; at most."""
     sites = hidden * inputs
     words = sum(_sizes(inputs, patterns, hidden, covers, destinations, ODD))
-    words += (inputs + 1) * _words(patterns) + 2 * inputs + destinations * patterns // 16 + 1024
-    return 8 * words + sites * (2 * covers * destinations + 2 * covers + 2)
+    words += (
+        (inputs + 1) * _words(patterns)
+        + 2 * inputs
+        + destinations * (patterns // 16 + covers + 1)
+        + 1024
+    )
+    return 8 * words + sites * (2 * covers * destinations + 6 * covers + 2)
 
 
 def make_state(
@@ -201,7 +206,7 @@ def _energy(state: State) -> int:
 
 
 def compile_kernels(rule: Rule = "glauber") -> float:
-    """Compiles what a chain needs for a rule, or loads it from the cache on disk; returns the seconds taken.
+    """Compiles what a chain needs, or loads it from the cache on disk; returns the seconds taken.
 
     Without this the first chain would do it, and its time would count.
     """
