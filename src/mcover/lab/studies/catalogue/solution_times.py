@@ -117,7 +117,10 @@ SOLUTION_TIMES = Study(
     about=(
         "TTS99 of core seconds and proposals: mean cost of a run times the restarts that see a "
         "solution with 99 % certainty, where p is the fraction of instances that one run each "
-        "solves; instances differ, so restarts on a hard one take longer. Step of temperature, M, "
+        "solves. Instances differ, so restarts on a hard one take longer; and message passing "
+        "ends the same from nearly any start (on all of 14 instances at N = 1000, α = 1.47, 4 "
+        "starts agreed): below p = 0.99 its TTS99 is a price per instance, not of restarts. Step "
+        "of temperature, M, "
         "S, γ, reinforcement and iterations are chosen by TTS99 on other instances; where none "
         "of the candidates solved any, the dearest is tested. Runs stop at zero energy. M-cover "
         "anneals from T = 0.3 to 0.1 (ring, σ = 1.5, shift = 2), RSA from 0.5 (with repair 0.4) to "
