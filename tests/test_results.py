@@ -28,6 +28,8 @@ COUNTS = {
     "committee-topology": {"committee": 80},
     "covers": {"perceptron": 340},
     "perceptron-variants": {"perceptron": 1400, "message-passing": 300},
+    "sweeps-per-temperature": {"perceptron": 700},
+    "time-to-solution": {"perceptron": 16640, "message-passing": 5160},
     "costs": {"cost": 240},
     "equal-budget": {"perceptron": 500, "network": 70, "repeated": 20},
     "low-data": {"network": 227},

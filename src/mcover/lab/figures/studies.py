@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcover.lab.figures.style import COLOURS, LINE, POINT
-from mcover.lab.studies.rows import KINDS
 from mcover.lab.studies.summary import Point, Summary
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ COLUMN = 3.4
 """Width of a column of the paper, in inches."""
 _HEIGHT, _STRIP = 2.6, 0.27
 _PAGE = 7.0
-_MARKERS = "osD^vP"
+_MARKERS = "osD^vPX*"
 _LINES = ("-", "--", "-.", ":")
 _APART = 2.5
 """Points between lines of a sweep, so that their intervals do not cover each other."""
@@ -53,17 +52,31 @@ def study_figure(summary: Summary) -> Figure:
     with rc_context(_FONT):
         width = COLUMN if columns == 1 else _PAGE
         figure = Figure(figsize=(width, height * lines + 0.45), layout="constrained")
-        title = f"{summary.study.title}\nn = {n} trials a point{scale}; mean, 95 % interval"
+        times = summary.study.picture == "times"
+        said = "TTS99, 95 % interval; arrows: none solved" if times else "mean, 95 % interval"
+        title = f"{summary.study.title}\nn = {n} trials a point{scale}; {said}"
         figure.suptitle(title, wrap=True)
         grid = figure.subplots(lines, columns, squeeze=False).ravel()
         used, unused = grid[: len(panels)], grid[len(panels) :]
         for axes, (name, points) in zip(used, panels.items(), strict=True):
             _draw(axes, summary, points)
-            if axes.get_legend_handles_labels()[0]:
+            if axes.get_legend_handles_labels()[0] and not (times and len(unused)):
                 axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
             axes.set_title(name)
+        if times and len(unused):  # one legend for all, where there is room
+            fullest = max(
+                (axes.get_legend_handles_labels() for axes in used), key=lambda h: len(h[0])
+            )
+            unused[0].legend(
+                *fullest, frameon=False, handlelength=2.2, labelspacing=0.3, loc="center"
+            )
         for axes in unused:
-            axes.set_visible(False)
+            axes.set_axis_off()
+        if times:
+            low = min(axes.get_ylim()[0] for axes in used)
+            high = max(axes.get_ylim()[1] for axes in used)
+            for axes in used:
+                axes.set_ylim(low, high)
         if summary.study.picture == "lines":
             top = max(axes.get_ylim()[1] for axes in used)
             for axes in used:
@@ -120,13 +133,19 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
         beside = 0.0 if growth else _APART * (number - (len(there) - 1) / 2)
         of = [(at, point) for at, point in enumerate(points) if point.cell.series == series]
         x, middle, low, high = _curve([point for _, point in of])
+        solved = np.isfinite(middle)
+        if not solved.all():  # nothing solved: from its lower bound on upwards
+            bounds: Any = {"yerr": 0.6 * low[~solved], "lolims": True, "fmt": "none"}
+            _push(axes, axes.errorbar(x[~solved], low[~solved], color=colour, **bounds), beside)
+            middle = np.where(solved, middle, np.nan)
         how: Any = {"color": colour, "marker": marker, "linestyle": line, "label": series}
         drawn = axes.errorbar(x, middle, yerr=[middle - low, high - middle], **_CURVE, **how)
         shift = _push(axes, drawn, beside)
         drawn[0].set_gid(f"{LINE}{COLOURS.index(colour)}")
         for at, point in of:
-            if named and point.value is not None:
-                _name(axes, at, point.cell.x, point.value.value, transform=shift)
+            if named and (value := point.value) is not None:
+                y = value.value if np.isfinite(value.value) else value.low
+                _name(axes, at, point.cell.x, y, transform=shift)
             if known := point.cell.published:
                 mark = _mark(axes, point.cell.x, known.value, colour, yerr=known.half_width)
                 _push(axes, mark, beside + _APART * len(there))
@@ -139,7 +158,10 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
         axes.minorticks_off()
     axes.set_xlabel(summary.study.x_label)
     axes.set_ylabel(_axis(points))
-    if growth:
+    if summary.study.picture == "times":
+        axes.set_yscale("log")
+        axes.margins(x=0.1)  # lines stand beside each other
+    elif growth:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         axes.set_ylim(low, high * (high / low) ** 0.45)  # room for the legend above the lines
@@ -159,7 +181,7 @@ def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> Transform:
 
 
 def _axis(points: Sequence[Point]) -> str:
-    return KINDS[points[0].cell.kind].axis.replace("ε_g", r"$\epsilon_g$")
+    return points[0].axis.replace("ε_g", r"$\epsilon_g$")
 
 
 def _curve(points: Sequence[Point]) -> Any:

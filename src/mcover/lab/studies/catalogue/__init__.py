@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcover.errors import McoverError
-from mcover.lab.studies.catalogue import costs, networks, perceptrons
+from mcover.lab.studies.catalogue import costs, networks, perceptrons, solution_times
 from mcover.lab.studies.study import Study
 
 STUDIES: dict[str, Study] = {
@@ -19,6 +19,8 @@ STUDIES: dict[str, Study] = {
         networks.COMMITTEE_TOPOLOGY,
         perceptrons.COVERS,
         perceptrons.VARIANTS,
+        perceptrons.SWEEPS,
+        solution_times.SOLUTION_TIMES,
         costs.COSTS,
         perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,
