@@ -126,30 +126,29 @@ def _perceptron_change(state: State, index: int, column: int, flip: Any) -> Any:
     covers, destinations, masks = state.weights.shape[0], state.destinations, state.masks
     blocks, first = state.valid.size // WORDS, index * state.destinations
     stride = state.pairs * blocks * 2 * WORDS
-    sums = spread(np.uint64(0))
+    sums = none = spread(np.uint64(0))
     for pair in range(state.pairs):
-        j = 0
-        # Four blocks of d stay in registers for all destinations: most of a run passes here.
-        while j + 4 <= blocks:
-            at = (column * blocks + j) * WORDS
-            d0, d1 = load(state.columns, at) ^ flip, load(state.columns, at + WORDS) ^ flip
-            at += 2 * WORDS
-            d2, d3 = load(state.columns, at) ^ flip, load(state.columns, at + WORDS) ^ flip
+        # Up to four blocks of d stay in registers for all destinations: most of a run passes here.
+        for j in range(0, blocks, 4):
+            left, at = blocks - j, (column * blocks + j) * WORDS
+            d0, d1, d2, d3 = load(state.columns, at) ^ flip, none, none, none
+            if left > 1:
+                d1 = load(state.columns, at + WORDS) ^ flip
+            if left > 2:
+                d2 = load(state.columns, at + 2 * WORDS) ^ flip
+            if left > 3:
+                d3 = load(state.columns, at + 3 * WORDS) ^ flip
             offset = (pair * blocks + j) * 2 * WORDS
             for s in range(destinations):
-                at = (s * covers + np.intp(state.inverse[first + s])) * stride + offset
+                alpha = np.intp(state.inverse[np.uintp(first + s)])
+                at = (s * covers + alpha) * stride + offset
                 sums = sums + _matters(masks, at, d0)
-                sums = sums + _matters(masks, at + 2 * WORDS, d1)
-                sums = sums + _matters(masks, at + 4 * WORDS, d2)
-                sums = sums + _matters(masks, at + 6 * WORDS, d3)
-            j += 4
-        while j < blocks:
-            d = load(state.columns, (column * blocks + j) * WORDS) ^ flip
-            offset = (pair * blocks + j) * 2 * WORDS
-            for s in range(destinations):
-                at = (s * covers + np.intp(state.inverse[first + s])) * stride + offset
-                sums = sums + _matters(masks, at, d)
-            j += 1
+                if left > 1:
+                    sums = sums + _matters(masks, at + 2 * WORDS, d1)
+                if left > 2:
+                    sums = sums + _matters(masks, at + 4 * WORDS, d2)
+                if left > 3:
+                    sums = sums + _matters(masks, at + 6 * WORDS, d3)
     return total(sums)
 
 
@@ -265,25 +264,29 @@ def _advance(
     low, high = np.empty(1 << _LOW_BITS), np.empty((2 * most >> _LOW_BITS) + 1)
     coupling = np.empty(2 * covers - 1)
     magnet = np.zeros(sites, dtype=np.int16)  # Σ_β w_q^(β)
-    for beta in range(covers):
-        for site in range(sites):
-            magnet[site] += weights[beta, site]
+    for a in range(covers):
+        for i in range(sites):
+            magnet[i] += weights[a, i]
     one = 1.0 if rule == GLAUBER else 0.0
-    moves, mask, reach = np.uint64(sites * covers), (1 << _LOW_BITS) - 1, np.int64(0)
+    mask, reach = (1 << _LOW_BITS) - 1, np.int64(0)
     for t in range(scales.size):
         if t == 0 or scales[t] != scales[t - 1] or gammas[t] != gammas[t - 1]:
             reach = _fill_tables(high, low, coupling, scales[t], gammas[t], covers, most)
-        taken = 0
+        taken, coupled = 0, gammas[t] != 0.0
         for i in range(sites * covers):
-            # Unsigned, because the signed division that follows would cost more.
-            drawn = np.uint64(i)
+            # Indices are unsigned where numba would wrap negative ones, and nothing is divided: at
+            # a few destinations a proposal is bound by the instructions beside its popcounts.
+            index: Any = i
+            q: Any = 0
             if order == RANDOM:
-                drawn = ((next64(rng) >> np.uint64(32)) * moves) >> np.uint64(32)
+                drawn = next64(rng) >> np.uint64(32)
+                index = np.intp((drawn * np.uint64(sites * covers)) >> np.uint64(32))
+                q = np.intp((drawn * np.uint64(sites)) >> np.uint64(32))  # index // covers
+            else:
+                q = i // covers
             u = uniform(rng)
-            index: Any = np.intp(drawn)
-            q: Any = np.intp(drawn // np.uint64(covers))
-            beta = index - q * covers
-            w = np.int64(weights[beta, q])
+            site, beta = np.uintp(q), np.uintp(index - q * covers)
+            w = np.int64(weights[beta, site])
             flip = spread(ONES if w < 0 else np.uint64(0))
             unit: Any = 0
             column: Any = q
@@ -293,20 +296,22 @@ def _advance(
                 unit = q // state.inputs
                 column = q - unit * state.inputs
                 change = _committee_change(state, index, unit, column, flip)
-            ones = state.ones[column]
+            ones = state.ones[np.uintp(column)]
             change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
-            h = w * (np.int64(magnet[q]) - w)
+            h = w * (np.int64(magnet[site]) - w)
             if reach >= 0:
                 x = min(max(change, -reach), reach) + reach
-                boltzmann = high[x >> _LOW_BITS] * low[x & mask] * coupling[h + covers - 1]
+                boltzmann = high[np.uintp(x >> _LOW_BITS)] * low[np.uintp(x & mask)]
+                if coupled:
+                    boltzmann *= coupling[np.uintp(h + covers - 1)]
             else:
                 exponent = scales[t] * change + 2.0 * gammas[t] * h / covers
                 boltzmann = math.exp(min(exponent, _LARGEST))
             # Glauber: u < 1 / (1 + exp(x)). Metropolis: u < exp(-x), true for all x <= 0.
             if u * (one + boltzmann) < 1.0:
                 _flip(state, index, unit, column, flip)
-                weights[beta, q] = -w
-                magnet[q] -= 2 * w
+                weights[beta, site] = -w
+                magnet[site] -= 2 * w
                 state.energy[0] += change
                 taken += 1
         accepted[t] = taken
