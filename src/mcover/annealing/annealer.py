@@ -35,6 +35,7 @@ from mcover.seeds import Seed, seed_sequence
 
 _POLL_SECONDS = 0.2
 _SLICE_SECONDS = 0.1  # how long compiled code runs before it looks up
+_TOGETHER = 32  # points of a trajectory whose overlaps are computed in one go
 _COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
 
 
@@ -184,14 +185,13 @@ class _Annealing:
         from mcover.annealing.states import compile_kernels, pack_columns
 
         compile_kernels(self.options.rule)
-        columns = pack_columns(self.problem.gauged)
+        self.columns = pack_columns(self.problem.gauged)
         halt = threading.Event()
         begin = time.perf_counter()
         with ThreadPoolExecutor(self.threads) as pool:
             try:
                 running: set[Future[None]] = {
-                    pool.submit(self.read, read, seed, columns, halt)
-                    for read, seed in enumerate(seeds)
+                    pool.submit(self.read, read, seed, halt) for read, seed in enumerate(seeds)
                 }
                 while running and not halt.is_set():
                     finished, running = wait(running, _POLL_SECONDS, return_when=FIRST_EXCEPTION)
@@ -211,15 +211,14 @@ class _Annealing:
                     pool.shutdown(wait=True, cancel_futures=True)
         return self.result(interrupted=halt.is_set())
 
-    def read(
-        self, read: int, seed: SeedSequence, columns: NDArray[np.uint64], halt: threading.Event
-    ) -> None:
+    def read(self, read: int, seed: SeedSequence, halt: threading.Event) -> None:
         """Anneals one read; looks at ``halt`` between slices of about a tenth of a second."""
         from mcover.annealing.searches import run
         from mcover.annealing.states import make_state, random_weights
 
         begin = time.thread_time()
         problem, options, length = self.problem, self.options, len(self.temperatures)
+        columns = self.columns
         redraw_every = options.method.redraw_every or length
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
@@ -232,6 +231,7 @@ class _Annealing:
         redraws = np.arange(redraw_every, length, redraw_every)
         stops = np.unique(np.concatenate([self.points + 1, redraws, [length]]))
         here, slice_, accepted_since, proposals_since = 0, 1, 0, 0
+        recorded: list[Signs] = []
         over = False
         while here < length and not over and not halt.is_set():
             if here and here % redraw_every == 0:
@@ -262,9 +262,15 @@ class _Annealing:
             self.proposals[read] += done.proposals.sum()
             self.weights[read], self.sweeps[read], self.last = state.weights, here, read
             self.seconds[read] = time.thread_time() - begin
-            if here - 1 in self.points:
-                self._record(read, int(np.searchsorted(self.points, here - 1)))
+            point = int(np.searchsorted(self.points, here - 1))
+            if point < len(self.points) and self.points[point] == here - 1:
+                self.course.energy[read, point] = self.energy[read] / (self.covers * self.size[0])
+                self.course.acceptance[read, point] = self.acceptance[read]
+                recorded.append(state.weights.copy())
                 accepted_since = proposals_since = 0
+                if len(recorded) == _TOGETHER:
+                    self._overlaps(read, point + 1, recorded)
+        self._overlaps(read, int(np.searchsorted(self.points, here)), recorded)
         self.done[read] = over or here == length
 
     def result(self, interrupted: bool) -> AnnealResult:
@@ -274,12 +280,13 @@ class _Annealing:
             raise KeyboardInterrupt  # stopped before the first sweep: there is nothing to return
         weights = self.weights[begun]
         mean, sign = collapse_mean(weights), collapse_sign(weights)
+        collapsed = [self._collapsed(student) for student in sign]
         course = {name: getattr(self.course, name)[begun] for name in _COURSE}
         return AnnealResult(
             weights=weights,
             energy=self.energy[begun],
-            collapsed_energy=self.problem.energy(sign, self.options.energy),
-            training_errors=self.problem.training_errors(sign),
+            collapsed_energy=np.array([energy for energy, _ in collapsed]),
+            training_errors=np.array([errors for _, errors in collapsed]),
             overlap=self.problem.overlap(mean),
             generalization_error=self.problem.generalization_error(mean),
             proposals=self.proposals[begun],
@@ -290,6 +297,20 @@ class _Annealing:
             options=self.options,
             interrupted=interrupted,
         )
+
+    def _collapsed(self, student: Signs) -> tuple[float, int]:
+        """Energy and training errors of ±1 weights, by a chain of one cover that never moves.
+
+        ``Problem.energy`` would ask BLAS for one product, and wake its threads for it.
+        """
+        from mcover.annealing.states import make_state
+
+        itself = np.zeros((1, self.problem.sites, 1), dtype=np.uint8)
+        chains = [
+            make_state(self.columns, *self.size, itself, student[None], energy)
+            for energy in (self.options.energy, "errors")
+        ]
+        return float(chains[0].energy[0] * chains[0].unit), int(chains[1].energy[0])
 
     def status(self, begin: float) -> AnnealStatus:
         """A snapshot for the progress line."""
@@ -308,24 +329,26 @@ class _Annealing:
             seconds_left=elapsed * (1 - share) / share if share else np.nan,
         )
 
-    def _record(self, read: int, point: int) -> None:
-        weights, course = self.weights[read], self.course
-        course.energy[read, point] = self.energy[read] / (self.covers * self.size[0])
-        course.acceptance[read, point] = self.acceptance[read]
-        course.overlap[read, point] = self.problem.overlap(collapse_mean(weights))
+    def _overlaps(self, read: int, end: int, recorded: list[Signs]) -> None:
+        """Fills in the overlaps of the last recorded points before ``end``, and forgets them."""
+        if not recorded:
+            return
+        weights, these = np.stack(recorded), slice(end - len(recorded), end)
+        self.course.overlap[read, these] = self.problem.overlap(collapse_mean(weights))
         if self.covers > 1:
-            course.cover_overlap[read, point] = cover_overlap(weights)
+            self.course.cover_overlap[read, these] = cover_overlap(weights)
+        recorded.clear()
 
 
 def _warn(problem: str, write: str) -> None:
     warnings.warn(f"rule is 'descent': {problem}; write {write}.", McoverWarning, stacklevel=3)
 
 
-def cover_overlap(weights: Signs) -> float:
-    """Mean of w_a·w_b / sites over the pairs of covers, from weights (M, sites)."""
-    covers, sites = weights.shape
-    total = weights.sum(axis=0, dtype=np.int64)
-    return float((np.sum(total**2) / sites - covers) / (covers * (covers - 1)))
+def cover_overlap(weights: Signs) -> NDArray[np.float64]:
+    """Mean of w_a·w_b / sites over the pairs of covers, shape (..., M, sites) → (...)."""
+    covers, sites = weights.shape[-2:]
+    total = weights.sum(axis=-2, dtype=np.int64)
+    return (np.sum(total**2, axis=-1) / sites - covers) / (covers * (covers - 1))
 
 
 def _record_points(record: int | Sequence[float], temperatures: Temperatures) -> NDArray[np.int64]:

@@ -149,30 +149,29 @@ def _perceptron_change(state: State, index: int, column: int, flip: Any) -> Any:
     covers, destinations, masks = state.weights.shape[0], state.destinations, state.masks
     blocks, first = state.valid.size // WORDS, index * state.destinations
     stride = state.pairs * blocks * 2 * WORDS
-    sums = spread(np.uint64(0))
+    sums = none = spread(np.uint64(0))
     for pair in range(state.pairs):
-        j = 0
-        # Four blocks of d stay in registers for all destinations: most of a run passes here.
-        while j + 4 <= blocks:
-            at = (column * blocks + j) * WORDS
-            d0, d1 = load(state.columns, at) ^ flip, load(state.columns, at + WORDS) ^ flip
-            at += 2 * WORDS
-            d2, d3 = load(state.columns, at) ^ flip, load(state.columns, at + WORDS) ^ flip
+        # Up to four blocks of d stay in registers for all destinations: most of a run passes here.
+        for j in range(0, blocks, 4):
+            left, at = blocks - j, (column * blocks + j) * WORDS
+            d0, d1, d2, d3 = load(state.columns, at) ^ flip, none, none, none
+            if left > 1:
+                d1 = load(state.columns, at + WORDS) ^ flip
+            if left > 2:
+                d2 = load(state.columns, at + 2 * WORDS) ^ flip
+            if left > 3:
+                d3 = load(state.columns, at + 3 * WORDS) ^ flip
             offset = (pair * blocks + j) * 2 * WORDS
             for s in range(destinations):
-                at = (s * covers + np.intp(state.inverse[first + s])) * stride + offset
+                alpha = np.intp(state.inverse[np.uintp(first + s)])
+                at = (s * covers + alpha) * stride + offset
                 sums = sums + _matters(masks, at, d0)
-                sums = sums + _matters(masks, at + 2 * WORDS, d1)
-                sums = sums + _matters(masks, at + 4 * WORDS, d2)
-                sums = sums + _matters(masks, at + 6 * WORDS, d3)
-            j += 4
-        while j < blocks:
-            d = load(state.columns, (column * blocks + j) * WORDS) ^ flip
-            offset = (pair * blocks + j) * 2 * WORDS
-            for s in range(destinations):
-                at = (s * covers + np.intp(state.inverse[first + s])) * stride + offset
-                sums = sums + _matters(masks, at, d)
-            j += 1
+                if left > 1:
+                    sums = sums + _matters(masks, at + 2 * WORDS, d1)
+                if left > 2:
+                    sums = sums + _matters(masks, at + 4 * WORDS, d2)
+                if left > 3:
+                    sums = sums + _matters(masks, at + 6 * WORDS, d3)
     return total(sums)
 
 
@@ -300,8 +299,9 @@ def boltzmann(tables: Tables, reach: int, scale: float, gamma: float, change: in
     middle = tables.coupling.size >> 1  # M - 1
     if reach >= 0:
         x = min(max(change, -reach), reach) + reach
-        energy = tables.high[x >> _LOW_BITS] * tables.low[x & ((1 << _LOW_BITS) - 1)]
-        return energy * tables.coupling[h + middle]
+        high = tables.high[np.uintp(x >> _LOW_BITS)]
+        energy = high * tables.low[np.uintp(x & ((1 << _LOW_BITS) - 1))]
+        return energy * tables.coupling[np.uintp(h + middle)] if gamma != 0.0 else energy
     return math.exp(min(scale * change + 2.0 * gamma * h / (middle + 1), _LARGEST))
 
 
@@ -329,16 +329,21 @@ def _advance(
         shuffle(sequence, rng)
         taken = 0
         for i in range(sites * covers):
+            # Indices are unsigned where numba would wrap negative ones, and nothing is divided: at
+            # a few destinations a proposal is bound by the instructions beside its popcounts.
             index: Any = i
+            q: Any = 0
             if order == RANDOM:
-                index = below(rng, sites * covers)
-            elif order == PERMUTATION:
-                index = np.intp(sequence[i])
+                drawn = next64(rng) >> np.uint64(32)
+                index = np.intp((drawn * np.uint64(sites * covers)) >> np.uint64(32))
+                q = np.intp((drawn * np.uint64(sites)) >> np.uint64(32))  # index // covers
+            else:
+                if order == PERMUTATION:
+                    index = np.intp(sequence[i])
+                q = np.intp(np.uint64(index) // np.uint64(covers))
             u = uniform(rng)
-            # Unsigned, because the signed division would cost more.
-            q: Any = np.intp(np.uint64(index) // np.uint64(covers))
-            beta = index - q * covers
-            w = np.int64(weights[beta, q])
+            site, beta = np.uintp(q), np.uintp(index - q * covers)
+            w = np.int64(weights[beta, site])
             flip = spread(ONES if w < 0 else np.uint64(0))
             unit: Any = 0
             column: Any = q
@@ -348,15 +353,15 @@ def _advance(
                 unit = q // state.inputs
                 column = q - unit * state.inputs
                 change = _committee_change(state, index, unit, column, flip)
-            ones = state.ones[column]
+            ones = state.ones[np.uintp(column)]
             change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
-            h = w * (np.int64(magnet[q]) - w)
+            h = w * (np.int64(magnet[site]) - w)
             weight = boltzmann(tables, reach, scales[t], gammas[t], change, h)
             # Glauber: u < 1 / (1 + exp(x)). Metropolis: u < exp(-x), true for all x <= 0.
             if u * (one + weight) < 1.0:
                 _flip(state, index, unit, column, flip)
-                weights[beta, q] = -w
-                magnet[q] -= 2 * w
+                weights[beta, site] = -w
+                magnet[site] -= 2 * w
                 state.energy[0] += change
                 taken += 1
         accepted[t] = taken

@@ -2,6 +2,7 @@
 
 import math
 import time
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -201,10 +202,11 @@ def _energy(state: State) -> int:
     return energy
 
 
+@cache
 def compile_kernels(rule: Rule = "glauber") -> float:
     """Compiles what a chain needs, or loads it from the cache on disk; returns the seconds taken.
 
-    Without this the first chain would do it, and its time would count.
+    Without this the first chain would do it, and its time would count. Once is enough.
     """
     begin = time.perf_counter()
     draw_bank(GaussianRing(), 3, 1, 1, seed=0)
