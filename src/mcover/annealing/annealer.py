@@ -280,13 +280,13 @@ class _Annealing:
             raise KeyboardInterrupt  # stopped before the first sweep: there is nothing to return
         weights = self.weights[begun]
         mean, sign = collapse_mean(weights), collapse_sign(weights)
-        collapsed = [self._collapsed(student) for student in sign]
+        collapsed_energy, training_errors = self._collapsed(sign)
         course = {name: getattr(self.course, name)[begun] for name in _COURSE}
         return AnnealResult(
             weights=weights,
             energy=self.energy[begun],
-            collapsed_energy=np.array([energy for energy, _ in collapsed]),
-            training_errors=np.array([errors for _, errors in collapsed]),
+            collapsed_energy=collapsed_energy,
+            training_errors=training_errors,
             overlap=self.problem.overlap(mean),
             generalization_error=self.problem.generalization_error(mean),
             proposals=self.proposals[begun],
@@ -298,19 +298,21 @@ class _Annealing:
             interrupted=interrupted,
         )
 
-    def _collapsed(self, student: Signs) -> tuple[float, int]:
-        """Energy and training errors of ±1 weights, by a chain of one cover that never moves.
+    def _collapsed(self, students: Signs) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Energies and training errors of ±1 weights, each a chain of one cover that never moves.
 
-        ``Problem.energy`` would ask BLAS for one product, and wake its threads for it.
+        The numbers of ``Problem``, which would ask BLAS for one product and wake its threads.
         """
-        from mcover.annealing.states import make_state
+        from mcover.annealing.states import make_state, margins
 
         itself = np.zeros((1, self.problem.sites, 1), dtype=np.uint8)
-        chains = [
-            make_state(self.columns, *self.size, itself, student[None], energy)
-            for energy in (self.options.energy, "errors")
-        ]
-        return float(chains[0].energy[0] * chains[0].unit), int(chains[1].energy[0])
+        chains = (make_state(self.columns, *self.size, itself, one[None]) for one in students)
+        found = np.concatenate([margins(chain) for chain in chains])
+        errors = np.sum(found <= 0, axis=-1)
+        if self.options.energy == "errors":
+            return errors.astype(np.float64), errors
+        terms = self.problem.inputs if self.problem.hidden == 1 else self.problem.hidden
+        return np.maximum(0.0, -(found / np.sqrt(terms))).sum(axis=-1), errors
 
     def status(self, begin: float) -> AnnealStatus:
         """A snapshot for the progress line."""

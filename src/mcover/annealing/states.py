@@ -21,7 +21,16 @@ from mcover.annealing.bits import (
     step_counter,
     total,
 )
-from mcover.annealing.kernels import ERRORS, EVEN, ODD, State, next64, recount, renew
+from mcover.annealing.kernels import (
+    ERRORS,
+    EVEN,
+    ODD,
+    Integers,
+    State,
+    next64,
+    recount,
+    renew,
+)
 from mcover.annealing.options import Rule
 from mcover.annealing.searches import run
 from mcover.compiled import njit
@@ -200,6 +209,19 @@ def _energy(state: State) -> int:
             size if state.form == ERRORS else -k - size if state.form == EVEN else -2 * k - size
         )
     return energy
+
+
+def margins(state: State) -> Integers:
+    """Whole-number margins read off the counters: 2n - N, or 2n - K votes, shape (contexts, P)."""
+    planes, depth, terms = state.planes, state.depth, state.inputs
+    if state.hidden > 1:
+        planes, depth, terms = state.vote_planes, state.vote_depth, state.hidden
+    octets = planes.astype("<u8").view(np.uint8).reshape(-1, state.valid.size // WORDS, depth, 64)
+    bits = np.unpackbits(octets, axis=-1, bitorder="little")
+    worth = 1 << np.arange(depth)
+    worth[-1] *= -1  # the sign
+    k = (bits * worth[:, None]).sum(axis=2).reshape(len(bits), -1)[:, : state.patterns]
+    return 2 * (k + terms // 2 + 1) - terms
 
 
 @cache
