@@ -32,6 +32,7 @@ COUNTS = {
     "equal-budget": {"perceptron": 500, "network": 70, "repeated": 20},
     "low-data": {"network": 227},
     "low-data-conv": {"network": 118},
+    "when": {"network": 2340},
 }
 
 

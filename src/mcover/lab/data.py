@@ -249,7 +249,9 @@ def mislabel(dataset: Dataset, share: float, seed: int, both: bool = False) -> D
     checks.instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
     share = checks.real("share", share, least=0, below=1)
     if share and dataset.classes < 2:
-        raise McoverError(f"{dataset.name} has one class, and labels cannot be wrong; leave out.")
+        raise McoverError(
+            f"{dataset.name} has one class only: no label can be wrong; write share=0."
+        )
     rng = np.random.default_rng([checks.whole("seed", seed, 0), _MISLABEL])
     changed = {}
     for part in ("train_labels", "test_labels")[: 1 + checks.flag("both", both)]:

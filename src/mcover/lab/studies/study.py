@@ -139,7 +139,11 @@ class Study:
     cells: Mapping[Scale, Cells]
     contrasts: tuple[tuple[str, ...], ...] = ()
     """Series that are compared wherever they are: the first minus each of the others."""
-    picture: Literal["lines", "outcomes", "growth"] = "lines"
+    rivals: tuple[str, ...] = ()
+    """Series whose better one, of less mean outcome in a cell, gains are measured over."""
+    gains: tuple[str, ...] = ()
+    """Series whose gains are tested; of the others they are drawn only."""
+    picture: Literal["lines", "outcomes", "growth", "gain"] = "lines"
     x_label: str = ""
     """What is swept."""
     x_log: bool = False

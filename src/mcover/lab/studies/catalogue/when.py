@@ -11,7 +11,7 @@ from mcover.lab.studies.study import Cell, Cells, Choosing, Scale, Study, at_sca
 from mcover.lab.training import EMA, SAM, Lifted, NetworkTrial, Training
 from mcover.lab.training.trials import Model
 
-_PLAIN, _DROPOUT, _SHORT = "plain", "dropout", "a quarter of the steps"
+_PLAIN, _DROPOUT, _SHORT = "plain", "dropout", "plain or dropout, a quarter of the steps"
 _LIFT, _BOTH = "directed lift", "directed lift and dropout"
 _COVERS = 4
 _BATCH = 50
@@ -108,7 +108,9 @@ WHEN = Study(
         quick=((300, 1000), (0.0, 0.4), 3),
         paper=(tuple(_EPOCHS), (0.0, 0.2, 0.4), 5),
     ),
-    contrasts=((_LIFT, _PLAIN),),
+    rivals=(_PLAIN, _DROPOUT),
+    gains=(_LIFT, _BOTH),
+    picture="gain",
     x_label="images",
     x_log=True,
     choosing={
