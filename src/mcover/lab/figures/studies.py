@@ -180,7 +180,7 @@ def _draw_gains(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
     for series in (*greys, *tested):
         of = [g for g in summary.gains if id(g.cell) in places and g.cell.series == series]
         of.sort(key=lambda one: one.cell.x or 0)
-        gains, x = [one.test.difference for one in of], [one.cell.x for one in of]
+        gains, x = [one.test.difference for one in of], np.array([one.cell.x for one in of])
         middle = np.array([one.value for one in gains])
         if series in greys:
             at = greys.index(series)
