@@ -104,7 +104,7 @@ WHEN = Study(
     ),
     cells=at_scales(
         _cells,
-        smoke=((50, 100), (0.4,), 2),
+        smoke=((50,), (0.4,), 2),
         quick=((300, 1000), (0.0, 0.4), 3),
         paper=(tuple(_EPOCHS), (0.0, 0.2, 0.4), 5),
     ),
