@@ -34,6 +34,7 @@ COUNTS = {
     "equal-budget": {"perceptron": 500, "network": 70, "repeated": 20},
     "low-data": {"network": 227},
     "low-data-conv": {"network": 118},
+    "when": {"network": 2340},
 }
 
 
@@ -88,12 +89,12 @@ def test_settings_of_rows_are_those_of_trials(rows):
 
 
 def test_errors_of_covers_and_along_routes_are_not_confused(rows):
-    """Those of networks were measured along the routes; a cover by itself is something else."""
+    """Routes are of lifted networks only, whose first rows have no error of a cover by itself."""
     for row in rows.values():
         if row.kind == "network" and row.status == "done":
             routed = row.settings.get("method", {"kind": "lifted"})["kind"] == "lifted"
             assert ("routed_error" in row.outcome) == routed
-            assert ("cover_error" in row.outcome) == (not routed)
+            assert routed or "cover_error" in row.outcome
 
 
 # One small row of each kind of training whose computation is as it was. Covers of networks have

@@ -22,7 +22,7 @@ from mcover.lab.models import Mlp
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
 from mcover.lab.studies.rows import KINDS, by_key, make_row
 from mcover.lab.studies.study import PUBLISHED, SCALES, Choosing
-from mcover.lab.studies.summary import Summary, Table
+from mcover.lab.studies.summary import Summary, Table, gain_title
 from mcover.lab.training import RepeatedTrial, Training, fit
 from mcover.statistics import time_to_solution
 from probe_kind import Probe
@@ -49,7 +49,8 @@ def test_every_study_runs_at_smoke_scale_and_is_drawn(name, tmp_path):
     for point in summary.points:
         assert point.value.n >= 2
         assert point.value.low <= point.value.value <= point.value.high
-    assert {table.title for table in summary.further} & {"Paired comparisons", "Growth"}
+    titles = {table.title for table in summary.further}
+    assert titles & {"Paired comparisons", "Growth", gain_title(study)}
     assert all(table.lines for table in summary.tables)
     figure = study_figure(summary)
     assert figure.get_size_inches()[0] in (COLUMN, 7.0)
@@ -68,6 +69,9 @@ def test_cells_are_told_apart_and_contrasts_name_series_that_exist(name, scale):
     if scale == "paper":
         series = {cell.series for cell in cells}
         assert {one for pair in study.contrasts for one in pair} <= series
+        assert {*study.rivals, *study.gains} <= series
+        assert not set(study.rivals) & set(study.gains)
+        assert bool(study.rivals) == (study.picture == "gain")
         assert set(study.growth) <= {(cell.panel, cell.series) for cell in cells}
     assert study.title
     assert study.about

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMN = 3.4
 """Width of a column of the paper, in inches."""
-_HEIGHT, _STRIP = 2.6, 0.27
+_HEIGHT, _LOW, _STRIP = 2.6, 2.0, 0.27
 _PAGE = 7.0
 _MARKERS = "osD^vPX*"
 _LINES = ("-", "--", "-.", ":")
@@ -30,6 +30,7 @@ _FAR = 0.6
 _SCREEN = 3.9
 """Width of a panel on a page: its print is legible on a phone."""
 _CURVE: Any = {"markersize": 3.5, "linewidth": 1.1, "elinewidth": 0.9, "capsize": 1.5}
+_GREY: Any = {"color": "0.6", "linewidth": 0.9, "markersize": 3, "zorder": 1.5}
 _MEAN: Any = {"color": "0.1", "marker": "|", "markersize": 8, "capsize": 2, "linewidth": 1.1}
 _PUBLISHED: Any = {"marker": "s", "markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
 _PUBLISHED |= {"elinewidth": 0.7, "capsize": 2, "zorder": 3}
@@ -44,7 +45,8 @@ def study_figure(summary: Summary) -> Figure:
     from matplotlib.figure import Figure
 
     panels = summary.drawn
-    columns = 1 if len(panels) == 1 else 2
+    gain = summary.study.picture == "gain"
+    columns = min(len(panels), 3 if gain else 2)
     lines = -(-len(panels) // columns)
     height = max(_height(summary, points) for points in panels.values())
     n = counted([point for points in panels.values() for point in points])
@@ -56,11 +58,14 @@ def study_figure(summary: Summary) -> Figure:
         said = "TTS99, 95 % interval; arrows: none solved" if times else "mean, 95 % interval"
         title = f"{summary.study.title}\nn = {n} trials a point{scale}; {said}"
         figure.suptitle(title, wrap=True)
-        grid = figure.subplots(lines, columns, squeeze=False).ravel()
+        share: Any = "row" if gain else False
+        grid = figure.subplots(lines, columns, squeeze=False, sharey=share).ravel()
         used, unused = grid[: len(panels)], grid[len(panels) :]
         for axes, (name, points) in zip(used, panels.items(), strict=True):
             _draw(axes, summary, points)
-            if axes.get_legend_handles_labels()[0] and not (times and len(unused)):
+            if gain:
+                axes.label_outer()
+            elif axes.get_legend_handles_labels()[0] and not (times and len(unused)):
                 axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
             axes.set_title(name)
         if times and len(unused):  # one legend for all, where there is room
@@ -81,6 +86,14 @@ def study_figure(summary: Summary) -> Figure:
             top = max(axes.get_ylim()[1] for axes in used)
             for axes in used:
                 axes.set_ylim(top=top)
+        if gain:  # one legend of all panels
+            named = {
+                label: handle
+                for axes in used
+                for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+            }
+            where: Any = {"loc": "outside lower center", "ncols": columns}
+            figure.legend(named.values(), named, frameon=False, handlelength=2.6, **where)
     return figure
 
 
@@ -105,12 +118,16 @@ def counted(points: Sequence[Point]) -> str:
 
 
 def _height(summary: Summary, points: Sequence[Point]) -> float:
-    return 0.7 + _STRIP * len(points) if summary.study.picture == "outcomes" else _HEIGHT
+    if summary.study.picture == "outcomes":
+        return 0.7 + _STRIP * len(points)
+    return _LOW if summary.study.picture == "gain" else _HEIGHT
 
 
 def _draw(axes: Axes, summary: Summary, points: Sequence[Point], named: bool = False) -> None:
     if summary.study.picture == "outcomes":
         _draw_outcomes(axes, points, named)
+    elif summary.study.picture == "gain":
+        _draw_gains(axes, summary, points, named)
     else:
         _draw_lines(axes, summary, points, named)
 
@@ -151,12 +168,7 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
                 _push(axes, mark, beside + _APART * len(there))
     if any(one.cell.published for one in points):
         _mark(axes, np.nan, np.nan, "0.3", label=_PAPER, yerr=np.nan)
-    axes.set_xscale("log" if summary.study.x_log else "linear")
-    ticks = sorted({point.cell.x for point in points if point.cell.x is not None})
-    if not growth and len(ticks) <= 9:  # what was swept, not round numbers or powers of ten
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
-    axes.set_xlabel(summary.study.x_label)
+    _sweep(axes, summary, points, ticked=not growth)
     axes.set_ylabel(_axis(points))
     if summary.study.picture == "times":
         axes.set_yscale("log")
@@ -167,6 +179,48 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
         axes.set_ylim(low, high * (high / low) ** 0.45)  # room for the legend above the lines
     elif axes.dataLim.y0 < _FAR * axes.dataLim.y1:
         axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.25, linewidth=0.5)
+
+
+def _sweep(axes: Axes, summary: Summary, points: Sequence[Point], ticked: bool = True) -> None:
+    """The axis of what is swept, with ticks there and not at round numbers or powers of ten."""
+    axes.set_xscale("log" if summary.study.x_log else "linear")
+    ticks = sorted({point.cell.x for point in points if point.cell.x is not None})
+    if ticked and len(ticks) <= 9:
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.set_xlabel(summary.study.x_label)
+
+
+def _draw_gains(axes: Axes, summary: Summary, points: Sequence[Point], named: bool) -> None:
+    """Gains against what is swept: those that are tested with intervals, the others in grey."""
+    axes.axhline(0, color="0.4", linewidth=0.8)
+    places = {id(point.cell): at for at, point in enumerate(points)}
+    tested = summary.study.gains
+    names = dict.fromkeys(one.cell.series for one in summary.gains)
+    greys = [series for series in names if series not in tested]
+    for series in (*greys, *tested):
+        of = [g for g in summary.gains if id(g.cell) in places and g.cell.series == series]
+        of.sort(key=lambda one: one.cell.x or 0)
+        gains, x = [one.test.difference for one in of], np.array([one.cell.x for one in of])
+        middle = np.array([one.value for one in gains])
+        if series in greys:
+            at = greys.index(series)
+            style: Any = {"marker": "x+1"[at % 3], "linestyle": _LINES[1 + at % 3], **_GREY}
+            axes.plot(x, middle, label=series, **style)
+            shift: Transform = axes.transData
+        else:
+            at = tested.index(series)
+            style = {"color": COLOURS[at], "marker": _MARKERS[at], "label": series, **_CURVE}
+            ends = [[g.value - g.low for g in gains], [g.high - g.value for g in gains]]
+            drawn = axes.errorbar(x, middle, yerr=ends, **style)
+            shift = _push(axes, drawn, _APART * (at - (len(tested) - 1) / 2))
+            drawn[0].set_gid(f"{LINE}{at}")
+        for one in of if named else ():
+            where = places[id(one.cell)], one.cell.x, one.test.difference.value
+            _name(axes, *where, transform=shift)
+    _sweep(axes, summary, points)
+    axes.set_ylabel(f"gain in {_axis(points)}")
     axes.grid(alpha=0.25, linewidth=0.5)
 
 

@@ -154,7 +154,11 @@ class Study:
     cells: Mapping[Scale, Cells]
     contrasts: tuple[tuple[str, ...], ...] = ()
     """Series that are compared wherever they are: the first minus each of the others."""
-    picture: Literal["lines", "outcomes", "growth", "times"] = "lines"
+    rivals: tuple[str, ...] = ()
+    """Series whose better one, of less mean outcome in a cell, gains are measured over."""
+    gains: tuple[str, ...] = ()
+    """Series whose gains are tested; of the others they are drawn only."""
+    picture: Literal["lines", "outcomes", "growth", "times", "gain"] = "lines"
     shows: Kind | None = None
     """What is shown in place of what its kinds of trial show (`rows.KINDS`)."""
     x_label: str = ""

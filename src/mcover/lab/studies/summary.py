@@ -107,6 +107,17 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
+class Gain:
+    """How much less the outcome of a cell is than that of the better of its rivals."""
+
+    cell: Cell
+    over: str
+    """That rival: the one of less mean over the seeds that all rivals have."""
+    test: Comparison
+    """Paired by seed; a positive difference is a gain."""
+
+
+@dataclass(frozen=True, eq=False)
 class Summary:
     """A study at one scale, as far as its rows go."""
 
@@ -119,6 +130,8 @@ class Summary:
     """How the cells came about and what they say together."""
     done: int
     total: int
+    gains: tuple[Gain, ...] = ()
+    """Of every cell that is no rival, where the study measures gains."""
 
     @property
     def drawn(self) -> dict[str, list[Point]]:
@@ -153,9 +166,15 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
     points = tuple(point(plan.resolve(cell, rows) or cell) for cell in plan.cells)
     there = _panels(point for point in points if point.rows or point.failures)
     measured = tuple(_measured(study, panel, some) for panel, some in there.items())
-    further = (_candidates(plan, rows), _exponents(study, points), _contrasts(study, points))
+    gains = _gains(study, points)
+    further = (
+        _candidates(plan, rows),
+        _exponents(study, points),
+        _contrasts(study, points),
+        _gain_table(study, gains),
+    )
     shown = tuple(table for table in further if table.lines)
-    return Summary(study, scale, points, measured, shown, *plan.progress(rows))
+    return Summary(study, scale, points, measured, shown, *plan.progress(rows), gains)
 
 
 def outcome_table(summary: Summary, name: str) -> Table:
@@ -293,6 +312,49 @@ def _paired_times(first: Point, second: Point, seeds: Sequence[int]) -> Comparis
         return [row.outcome["solved"] > 0 for row in rows], [point.values[s] for s in seeds]
 
     return statistics.paired_time_to_solution(side(first), side(second))
+
+
+def _gains(study: Study, points: Sequence[Point]) -> tuple[Gain, ...]:
+    """Each cell against the better of its rivals, on the seeds that both have."""
+    places: dict[tuple[str, float | None], dict[str, Point]] = {}
+    for point in points if study.rivals else ():
+        places.setdefault((point.cell.panel, point.cell.x), {})[point.cell.series] = point
+    found = []
+    for there in places.values():
+        rivals = {name: there[name].values for name in study.rivals if name in there}
+        seeds = set.intersection(*map(set, rivals.values())) if rivals else set()
+        if len(rivals) < len(study.rivals) or not seeds:
+            continue
+        means = {name: np.mean([of[seed] for seed in seeds]) for name, of in rivals.items()}
+        over = min(means, key=lambda name: means[name])
+        for point in (point for name, point in there.items() if name not in rivals):
+            ours, theirs = point.values, rivals[over]
+            both = sorted(set(ours) & set(theirs))
+            if both:
+                test = statistics.paired([theirs[s] for s in both], [ours[s] for s in both])
+                found.append(Gain(point.cell, over, test))
+    return tuple(found)
+
+
+def _gain_table(study: Study, gains: Sequence[Gain]) -> Table:
+    """Gains that are tested, corrected by Holm's rule for all of them."""
+    tested = [one for one in gains if one.cell.series in study.gains]
+    corrected = statistics.holm([one.test.p for one in tested])
+    lines = [
+        (
+            *(one.cell.panel, None if one.cell.x is None else f"{one.cell.x:g}"),
+            *(one.cell.series, one.over, text(one.test.difference, ".4f")),
+            *(p_text(one.test.p), p_text(float(p)), str(one.test.difference.n)),
+        )
+        for one, p in zip(tested, corrected, strict=True)
+    ]
+    header = ("panel", study.x_label, "line", "over", "gain, mean [95 % interval]", "p", "p, Holm")
+    return Table.of(gain_title(study), (*header, "n"), lines)
+
+
+def gain_title(study: Study) -> str:
+    """What gains are over, in words."""
+    return f"Gain over the better of {' and '.join(study.rivals)}"
 
 
 def _exponents(study: Study, points: Sequence[Point]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcover.errors import McoverError
-from mcover.lab.studies.catalogue import costs, networks, perceptrons, solution_times
+from mcover.lab.studies.catalogue import costs, networks, perceptrons, solution_times, when
 from mcover.lab.studies.study import Study
 
 STUDIES: dict[str, Study] = {
@@ -25,6 +25,7 @@ STUDIES: dict[str, Study] = {
         perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,
         networks.LOW_DATA_CONV,
+        when.WHEN,
     )
 }
 
