@@ -15,7 +15,8 @@ from mcover.lab import data
 from mcover.lab.committee import CommitteeMachine
 from mcover.lab.models import Mlp
 from mcover.lab.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Training
-from mcover.lab.training.loop import Batches, fit
+from mcover.lab.training.draws import Batches
+from mcover.lab.training.loop import fit
 
 TINY = Mlp((64, 12, 10))
 METHODS = (
@@ -229,7 +230,7 @@ def numbered(count):
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("each", [None, 3])
 def test_a_pass_has_every_image_once_for_every_cover(each, whole, monkeypatch):
-    monkeypatch.setattr("mcover.lab.training.loop._WHOLE_BYTES", 1 << 25 if whole else 0)
+    monkeypatch.setattr("mcover.lab.training.draws._WHOLE_BYTES", 1 << 25 if whole else 0)
     batches = Batches(*numbered(10), 4, np.random.SeedSequence(1), each)
     seen = []
     for _ in range(2):

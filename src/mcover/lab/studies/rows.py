@@ -96,6 +96,8 @@ KINDS: dict[str, Kind] = {
     "message-passing": Kind(_SOLVING, "generalization error ε_g"),
     "network": Kind(_TRAINING, "test error"),
     "repeated": Kind(_TRAINING, "test error"),
+    "cover": Kind(_TRAINING, "test error"),
+    "distilled": Kind(_TRAINING, "test error"),
     "committee": Kind(_COMMITTEE, "test error"),
     "cost": Kind((Metric("microseconds", "µs an update", spec=".3g"),), "microseconds an update"),
 }

@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
@@ -209,6 +209,71 @@ class NetworkTrial(_Trial):
             return Conv((height, width), classes=data.classes, dropout=self.dropout)
         hidden = 512 if self.model == "mlp" else 256
         return Mlp((data.inputs, hidden, hidden, data.classes), self.dropout)
+
+
+@dataclass(frozen=True)
+class CoverTrial(NetworkTrial):
+    """The same training, of which single covers count and not the collapse: routes alone."""
+
+    kind: ClassVar[str] = "cover"
+
+    def run(self, seed: int) -> dict[str, float]:
+        """Like :meth:`NetworkTrial.run`, but the error is the mean error of the covers."""
+        found = super().run(seed)
+        return found | {"error": found["cover_error"], "collapse_error": found["error"]}
+
+
+@dataclass(frozen=True)
+class DistilledTrial(NetworkTrial):
+    """An ensemble distilled into one network: the members train, then a student of their answers.
+
+    Members and student train for all epochs each, by the same method. The student has the first
+    weights and the order of images of a network trial with the same seed.
+    """
+
+    kind: ClassVar[str] = "distilled"
+
+    method: Method = options.PLAIN
+    """What moves the weights of members and student."""
+    members: int = 4
+    """Networks of the ensemble, each with weights and batches of its own."""
+    temperature: float = 4.0
+    """What logits are divided by in the student's loss."""
+    weight: float = 0.9
+    """Share of the members' answers in that loss; the rest is the labels'."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.counts(self, "members", most=1000)
+        checks.numbers_of(self, "temperature", above=0)
+        checks.numbers_of(self, "weight", least=0, most=1)
+        if isinstance(self.method, options.ON_COVERS):
+            raise McoverError("members and student are plain networks; write method=SGD().")
+
+    def train(
+        self,
+        seed: int,
+        progress: Callable[[Status], None] | None = None,
+        data: Dataset | None = None,
+        **log: Any,
+    ) -> History:
+        """The student's training; gradients are those of the members too."""
+        from mcover.lab.training.loop import fit
+        from mcover.lab.training.objectives import DistillingObjective
+
+        data = data or self.images_of(seed)
+        teachers = []
+        for number in range(1, self.members + 1):
+            teachers.append(super().train(seed + _FAR * number, progress, data))
+            if teachers[-1].interrupted:
+                return teachers[-1]
+        student = self.build(data, seed)
+        models = [teacher.model for teacher in teachers]
+        objective = DistillingObjective(student, models, self.temperature, self.weight)
+        given = {"progress": progress, "objective": objective} | log
+        history = fit(student, data, self.training, self.method, seed=[seed, 2], **given)
+        spent = sum(int(teacher.gradients[-1]) for teacher in teachers)
+        return replace(history, gradients=history.gradients + spent)
 
 
 @dataclass(frozen=True)

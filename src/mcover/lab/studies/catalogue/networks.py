@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mcover.lab.studies.rows import Trial
 from mcover.lab.studies.study import (
     COMMITTEE,
     MLP,
@@ -214,12 +215,16 @@ def mlp(scale: Scale, **changes: Any) -> NetworkTrial:
 
 
 def changed(
-    trial: NetworkTrial, times: float = 1, weight_noise: float = 0.0, **more: Any
+    trial: NetworkTrial,
+    times: float = 1,
+    weight_noise: float = 0.0,
+    drop_connect: float = 0.0,
+    **more: Any,
 ) -> NetworkTrial:
     """A trial of so many times the epochs, or with noise; plain if nothing else is said."""
     epochs = round(times * trial.training.epochs)
     how = {"epochs": epochs, "evaluate_every": epochs, "weight_noise": weight_noise}
-    training = replace(trial.training, **how)  # type: ignore[arg-type]
+    training = replace(trial.training, **how, drop_connect=drop_connect)  # type: ignore[arg-type]
     return replace(trial, training=training, **{"method": PLAIN} | more)
 
 
@@ -315,7 +320,7 @@ _CONV_LINES: _Lines = {
 }
 _QUICK = ("vanilla", "message lift M=5", "directed lift, redrawn", _DROPOUT, "weight noise")
 _SMOKE = ("vanilla", "message lift M=5", _DROPOUT)
-_SMOKE_CHOOSING = Choosing(extra={"validation": 300}, seeds=1)
+SMOKE_CHOOSING = Choosing(extra={"validation": 300}, seeds=1)
 
 
 def _low_data(scale: Scale, names: Sequence[str], trials: int, lines: _Lines, model: Any) -> Cells:
@@ -324,11 +329,16 @@ def _low_data(scale: Scale, names: Sequence[str], trials: int, lines: _Lines, mo
         base = NetworkTrial("digits", Training(2, 50), images=100, model=model)
 
     def cell(series: str) -> Cell:
-        trials_of = {label: changed(base, **how) for label, how in lines[series].items()}
-        choices = trials_of if len(trials_of) > 1 else {}
-        return Cell(next(iter(trials_of.values())), series, trials=trials, choices=choices)
+        candidates = {label: changed(base, **how) for label, how in lines[series].items()}
+        return chosen_cell(series, candidates, trials)
 
     return tuple(map(cell, names))
+
+
+def chosen_cell(series: str, candidates: Mapping[str, Trial], trials: int) -> Cell:
+    """A cell of the best of its candidates; of one alone there is nothing to choose."""
+    choices = candidates if len(candidates) > 1 else {}
+    return Cell(next(iter(candidates.values())), series, trials=trials, choices=choices)
 
 
 LOW_DATA = Study(
@@ -353,7 +363,7 @@ LOW_DATA = Study(
         ("message lift M=5", "five apart, averaged"),
     ),
     picture="outcomes",
-    choosing={"smoke": _SMOKE_CHOOSING},
+    choosing={"smoke": SMOKE_CHOOSING},
 )
 
 LOW_DATA_CONV = Study(
@@ -377,5 +387,5 @@ LOW_DATA_CONV = Study(
         (_BOTH, _DROPOUT, _LONG_DROPOUT),
     ),
     picture="outcomes",
-    choosing={"smoke": _SMOKE_CHOOSING},
+    choosing={"smoke": SMOKE_CHOOSING},
 )
