@@ -185,7 +185,9 @@ def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
     metrics: dict[str, Metric] = {}
     for point in points:
         for metric in KINDS[point.cell.kind].metrics:
-            if not brief or metric == point.metric or metric.how == "fraction":
+            # What no trial of a cell keeps, such as older ones, has no column.
+            kept = metric in point.estimates and (not brief or metric.how == "fraction")
+            if kept or metric == point.metric:
                 metrics.setdefault(metric.label, metric)
     picked = any(point.cell.choices for point in points)
     stated = any(point.cell.published for point in points)

@@ -23,7 +23,13 @@ from mcover.lab.data import Dataset
 from mcover.lab.models import seeded
 from mcover.lab.training import options
 from mcover.lab.training.draws import Batches, dropped, generator, noisy
-from mcover.lab.training.objectives import Objective, covers_of, is_covered, objective_of
+from mcover.lab.training.objectives import (
+    Objective,
+    covers_of,
+    distance,
+    is_covered,
+    objective_of,
+)
 from mcover.lab.training.options import (
     EMA,
     RSGD,
@@ -63,8 +69,8 @@ class History:
     """The course of a training; errors are shares of wrong labels of the test images.
 
     Shape:
-        epoch, train_loss, collapse_error, seconds, gradients: (evaluations,); cover_error and
-        routed_error: (evaluations, covers), where a plain module has one cover.
+        epoch, train_loss, collapse_error, distance, seconds, gradients: (evaluations,);
+        cover_error and routed_error: (evaluations, covers), where a plain module has one cover.
     """
 
     epoch: Floats
@@ -78,6 +84,9 @@ class History:
     committee machines, whose hard output is defined for single machines only."""
     collapse_error: Floats
     """Of the collapse, of an average of weights, or of the plain module."""
+    distance: Floats | None
+    """Mean squared distance of two covers over the mean squared norm of one: 0 where all are equal,
+    2 where they have nothing in common; None for a plain module."""
     seconds: Floats
     """Spent in gradient steps and stopping rules, not in evaluations."""
     gradients: NDArray[np.int64]
@@ -128,7 +137,6 @@ def fit(
     checks.instance("model", model, nn.Module, "a torch.nn.Module")
     checks.instance("data", data, Dataset, "a data set, e.g. mcover.lab.data.load('digits')")
     checks.instance("training", training, Training, "Training(epochs=40)")
-    objective = objective or objective_of(model)
     loop = _Loop(model, data, training, options.check_method(method), seed, progress, objective)
     loop.log = None if log is None else HistoryLog(log, tensorboard)
     with seeded(loop.torch_seed, loop.device):
@@ -155,7 +163,7 @@ class _Loop:
         method: Method,
         seed: Seed,
         progress: Callable[[Status], None] | None,
-        objective: Objective,
+        objective: Objective | None = None,
     ) -> None:
         self.parameters = [one for one in model.parameters() if one.requires_grad]
         if not self.parameters:
@@ -164,7 +172,7 @@ class _Loop:
             raise McoverError(f"{data.name} has no training or no test images; give some of each.")
         _check_covers(model, method)
         self.model, self.training, self.method, self.progress = model, training, method, progress
-        self.objective = objective
+        self.objective = objective or objective_of(model)
         self.device = self.parameters[0].device
         self.images, self.labels = self.objective.tensors(data.train_images, data.train_labels)
         self.test = self.objective.tensors(data.test_images, data.test_labels)
@@ -199,8 +207,9 @@ class _Loop:
             "weight_decay": given.weight_decay,
         }
         match method:
-            case RSGD(coupling=coupling, growth=growth):
-                common |= {"coupling": coupling, "growth": growth, "steps": self.total}
+            case RSGD(coupling=coupling, growth=growth, growth_epochs=epochs):
+                steps = self.total if epochs is None else epochs * self.batches.length
+                common |= {"coupling": coupling, "growth": growth, "steps": steps}
                 return ReplicatedSGD(_groups(self.model, parameters), **common)
             case Elastic(coupling=coupling, period=period):
                 common |= {"coupling": coupling, "period": period}
@@ -351,6 +360,7 @@ class _Loop:
                 "cover_error": judge(self.model, *self.test, "covers")[1],
                 "routed_error": self.objective.routed_errors(self.model, *self.test),
                 "collapse_error": judge(self.single, *self.test, "covers")[1][0],
+                "distance": distance(self.model),
                 "seconds": self.seconds,
                 "gradients": self.gradients,
             }
@@ -381,8 +391,9 @@ class _Loop:
     def history(self) -> History:
         names = [one.name for one in fields(History) if one.name not in ("stopped", "model")]
         columns: dict[str, Any] = {n: np.array([row[n] for row in self.rows]) for n in names}
-        if columns["routed_error"].dtype == object:  # of None
-            columns["routed_error"] = None
+        for name in ("routed_error", "distance"):
+            if columns[name].dtype == object:  # of None
+                columns[name] = None
         return History(**columns, stopped=self.stopped, model=self.single)
 
 

@@ -226,6 +226,22 @@ def covers_of(model: nn.Module) -> int:
     return int(cast(Any, model).covers) if is_covered(model) else 1
 
 
+@torch.no_grad()
+def distance(model: nn.Module) -> float | None:
+    """Mean |w_a − w_b|² over pairs of covers, over the mean |w_a|²; None for a plain module.
+
+    For a committee machine, whose rows J_k have norm √N, this is the mean of |J_k^a − J_k^b|²/N.
+    """
+    if not is_covered(model) or not hasattr(model, "stacks"):
+        return None
+    covers, apart, norm = covers_of(model), 0.0, 0.0
+    for stack in cast(Any, model).stacks().values():
+        values = stack.double()
+        apart += float((values - values.mean(0)).square().sum())  # Σ over pairs |·|² is M times it
+        norm += float(values.square().sum())
+    return 2 * apart * covers / (max(covers - 1, 1) * norm) if norm else 0.0
+
+
 def _outputs(model: nn.Module, images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Outputs in evaluation mode, some images at a time, with their labels."""
     was_training = model.training

@@ -188,11 +188,15 @@ class RSGD(_Coupled):
     kind: ClassVar[str] = "rsgd"
 
     growth: float = 1e4
-    """Factor by which the coupling grows over all epochs."""
+    """Factor by which the coupling grows in all."""
+    growth_epochs: int | None = None
+    """Epochs in which it grows so much, to stay there; none is all that are planned, and a training
+    that stops early has then seen little of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.numbers_of(self, "growth", above=0)
+        checks.counts(self, "growth_epochs", optional=True, most=MOST)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcover.errors import McoverError
-from mcover.lab.studies.catalogue import costs, league, networks, perceptrons
+from mcover.lab.studies.catalogue import costs, league, networks, perceptrons, replicas
 from mcover.lab.studies.study import Study
 
 STUDIES: dict[str, Study] = {
@@ -14,6 +14,7 @@ STUDIES: dict[str, Study] = {
         networks.COMMITTEE_SETTINGS,
         networks.COMMITTEE_ERRORS,
         networks.COMMITTEE_RATES,
+        replicas.COMMITTEE_GROWTH,
         networks.MLP_ERRORS,
         perceptrons.TOPOLOGY,
         networks.COMMITTEE_TOPOLOGY,

@@ -63,7 +63,7 @@ def _lines(scale: Scale) -> dict[str, Mapping[str, Trial]]:
         "SWA": {f"from {share}": long(method=SWA(share)) for share in (0.25, 0.5, 0.75)},
         "EMA": {f"decay {d}": long(method=EMA(d)) for d in (0.99, 0.997, 0.999)},
         "soup of 4": {f"trunk {t}": long(method=Soup(4, t)) for t in (0.0, 0.25, 0.5, 0.75)},
-        "ensemble of 4, distilled": {f"T = {t:g}": distilled(t) for t in (2.0, 5.0, 10.0)},
+        "ensemble of 4, distilled": {f"T = {t:g}": distilled(t) for t in (1.0, 2.0, 3.0)},
         VOTE: {"": RepeatedTrial(changed(network), 4, "vote")},
         LIFT: lifted(),
         BOTH: {
