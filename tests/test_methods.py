@@ -14,7 +14,7 @@ from mcover.errors import McoverError
 from mcover.lab import data
 from mcover.lab.committee import CommitteeMachine
 from mcover.lab.models import Mlp
-from mcover.lab.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Training
+from mcover.lab.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Soup, Training
 from mcover.lab.training.draws import Batches
 from mcover.lab.training.loop import fit
 
@@ -27,6 +27,7 @@ METHODS = (
     Entropy(inner_steps=5),
     SWA(),
     EMA(decay=0.9),
+    Soup(branches=2),
     SAM(),
 )
 ON_COVERS = METHODS[1:4]
@@ -84,6 +85,7 @@ def test_every_method_learns_with_every_model(kind, method, digits, pair):
         (SGD(), 1),
         (SWA(), 1),
         (EMA(), 1),
+        (Soup(branches=2, trunk=0.0), 1),
         (SAM(), 2),
         (Entropy(inner_steps=4), 1),
         (Lifted(covers=3), 3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 from mcover.lab.studies.catalogue.networks import EPOCHS, chosen_cell, committee, committee_methods
 from mcover.lab.studies.study import Cells, Choosing, Scale, Study, at_scales
@@ -14,7 +14,7 @@ _PLANNED, _EARLY = "rSGD M=4, growth over all planned epochs", "rSGD M=4, growth
 
 
 # Coupling at first, its total growth, and the epochs that this takes.
-_Candidates = Sequence[tuple[float | Literal["auto"], float, int]]
+_Candidates = Sequence[tuple[Any, float, int]]
 _PAPER: _Candidates = (
     *product(("auto",), (1e2, 1e4), (200, 400, 800)),
     *product((1e-5, 1e-6, 1e-7), (1e4,), (400, 800)),
