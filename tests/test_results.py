@@ -12,7 +12,13 @@ from mcover.lab.perceptron import MessagePassingTrial, PerceptronTrial
 from mcover.lab.studies import STUDIES, find_study, summarize
 from mcover.lab.studies.catalogue.costs import CostTrial
 from mcover.lab.studies.rows import KINDS, by_key, config_of, read_csv
-from mcover.lab.training import CommitteeTrial, NetworkTrial, RepeatedTrial
+from mcover.lab.training import (
+    CommitteeTrial,
+    CoverTrial,
+    DistilledTrial,
+    NetworkTrial,
+    RepeatedTrial,
+)
 from mcover.plain import from_plain
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -23,6 +29,7 @@ COUNTS = {
     "committee-settings": {"committee": 50},
     "committee-errors": {"committee": 60},
     "committee-rates": {"committee": 120},
+    "committee-growth": {"committee": 76},
     "mlp-errors": {"network": 20},
     "perceptron-topology": {"perceptron": 1080},
     "committee-topology": {"committee": 80},
@@ -35,6 +42,7 @@ COUNTS = {
     "low-data": {"network": 227},
     "low-data-conv": {"network": 118},
     "when": {"network": 2340},
+    "league": {"network": 295, "cover": 19, "distilled": 19, "repeated": 10},
 }
 
 
@@ -69,7 +77,8 @@ def test_committed_rows_are_summarized(name, rows):
 CLASSES = {
     one.kind: one
     for one in (
-        PerceptronTrial, MessagePassingTrial, NetworkTrial, RepeatedTrial, CommitteeTrial, CostTrial
+        *(PerceptronTrial, MessagePassingTrial, NetworkTrial, RepeatedTrial, CommitteeTrial),
+        *(CostTrial, CoverTrial, DistilledTrial),
     )
 }  # fmt: skip
 

@@ -17,11 +17,14 @@ from mcover.lab.training import (
     SGD,
     SWA,
     CommitteeTrial,
+    CoverTrial,
+    DistilledTrial,
     Elastic,
     Entropy,
     Lifted,
     NetworkTrial,
     RepeatedTrial,
+    Soup,
     Training,
 )
 from mcover.lab.training.trials import outcome
@@ -35,6 +38,7 @@ METHODS = (
     Entropy(),
     SWA(),
     EMA(decay=0.9),
+    Soup(),
     SAM(),
 )
 SHORT = replace(CommitteeTrial().training, epochs=100, batch=20, evaluate_every=20)
@@ -92,6 +96,8 @@ def test_trials_survive_json(method):
         digits(ring),
         NetworkTrial(method=method, dropout=0.5, model="transformer", label_noise=0.2, pool=2),
         RepeatedTrial(NetworkTrial("mnist", method=SGD()), 3, "vote"),
+        CoverTrial("mnist", method=method),
+        DistilledTrial("mnist", members=2, temperature=3.0, weight=0.5),
     ):
         plain = json.loads(json.dumps(to_plain(trial)))
         assert from_plain(type(trial), plain) == trial
@@ -229,7 +235,9 @@ def test_an_interrupted_trial_is_no_outcome(monkeypatch):
 
     monkeypatch.setattr("mcover.lab.training.loop._Loop.step", stop)
     plain = NetworkTrial("digits", Training(1), SGD(), images=100, model="small-mlp")
-    for trial in (digits(SGD()), plain, RepeatedTrial(plain, 2)):
+    given = {"training": Training(1), "images": 100, "model": "small-mlp"}
+    pupil, cover = DistilledTrial(**given), CoverTrial(**given)
+    for trial in (digits(SGD()), plain, RepeatedTrial(plain, 2), pupil, cover):
         with pytest.raises(KeyboardInterrupt):
             trial.run(0)
 
@@ -249,6 +257,14 @@ def test_an_interrupted_trial_is_no_outcome(monkeypatch):
         (lambda: NetworkTrial(pool=0), "pool is 0"),
         (lambda: NetworkTrial(training={}), "training is {}"),
         (lambda: RepeatedTrial(SGD()), "trial is"),
+        (lambda: DistilledTrial(members=0), "members is 0"),
+        (lambda: DistilledTrial(temperature=0), "temperature is 0"),
+        (lambda: DistilledTrial(weight=1.5), "weight is 1.5"),
+        (lambda: DistilledTrial(method=RSGD()), "plain networks"),
+        (lambda: RSGD(growth_epochs=0), "growth_epochs is 0"),
+        (lambda: Soup(branches=0), "branches is 0"),
+        (lambda: Soup(trunk=1.0), "trunk is 1.0"),
+        (lambda: Training(drop_connect=1.0), "drop_connect is 1.0"),
         (lambda: RepeatedTrial(NetworkTrial(), 0), "times is 0"),
     ],
 )

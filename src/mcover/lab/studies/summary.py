@@ -219,10 +219,13 @@ def _mean(values: tuple[float, ...]) -> Estimate:
 def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
     """A line for each cell; of a sweep only what its figure shows."""
     brief = study.shows is None and any(point.x for point in points)
+    # What no cell has, since a later version began to keep it, has no column.
+    known = {metric.label for point in points for metric in point.estimates}
     metrics: dict[str, Metric] = {}
     for point in points:
         for metric in point.metrics:
-            if not brief or metric == point.metric or metric.how == "fraction":
+            wanted = metric.label in known and (not brief or metric.how == "fraction")
+            if wanted or metric == point.metric:
                 metrics.setdefault(metric.label, metric)
     picked = any(point.cell.choices for point in points)
     stated = any(point.cell.published for point in points)

@@ -15,9 +15,16 @@ from mcover.lab.training.options import (
     Entropy,
     Lifted,
     Method,
+    Soup,
     Training,
 )
-from mcover.lab.training.trials import CommitteeTrial, NetworkTrial, RepeatedTrial
+from mcover.lab.training.trials import (
+    CommitteeTrial,
+    CoverTrial,
+    DistilledTrial,
+    NetworkTrial,
+    RepeatedTrial,
+)
 
 if TYPE_CHECKING:
     from mcover.lab.training.loop import fit
@@ -29,12 +36,15 @@ __all__ = [
     "SGD",
     "SWA",
     "CommitteeTrial",
+    "CoverTrial",
+    "DistilledTrial",
     "Elastic",
     "Entropy",
     "Lifted",
     "Method",
     "NetworkTrial",
     "RepeatedTrial",
+    "Soup",
     "Training",
     "fit",
 ]

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from mcover.errors import McoverError
-from mcover.lab.studies.catalogue import costs, networks, perceptrons, solution_times, when
+from mcover.lab.studies.catalogue import (
+    costs,
+    league,
+    networks,
+    perceptrons,
+    replicas,
+    solution_times,
+    when,
+)
 from mcover.lab.studies.study import Study
 
 STUDIES: dict[str, Study] = {
@@ -14,6 +22,7 @@ STUDIES: dict[str, Study] = {
         networks.COMMITTEE_SETTINGS,
         networks.COMMITTEE_ERRORS,
         networks.COMMITTEE_RATES,
+        replicas.COMMITTEE_GROWTH,
         networks.MLP_ERRORS,
         perceptrons.TOPOLOGY,
         networks.COMMITTEE_TOPOLOGY,
@@ -25,6 +34,7 @@ STUDIES: dict[str, Study] = {
         perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,
         networks.LOW_DATA_CONV,
+        league.LEAGUE,
         when.WHEN,
     )
 }
