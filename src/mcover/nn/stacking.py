@@ -24,7 +24,7 @@ Select: TypeAlias = str | Sequence[str] | Callable[[str, nn.Module], bool] | Non
 LOUD = 0.3  # share of a tensor's own standard deviation from which absolute noise warns
 
 
-def selected_parameters(model: nn.Module, select: Select) -> list[str]:
+def selected_parameters(model: nn.Module, select: Select, argument: str = "select") -> list[str]:
     """Names of the parameters to lift; a module that is selected brings all it contains.
 
     Without a selection these are all that train. Names and globs are matched with the names of
@@ -50,15 +50,15 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
         inside = {name for name, module in model.named_modules() if select(name, module)}
         found = {"the predicate": [name for name in everywhere if inside & {*_ancestors(name)}]}
     else:
-        found = _matched("select", select, everywhere) or {"an empty list": []}
+        found = _matched(argument, select, everywhere) or {"an empty list": []}
     known = [name for name, module in model.named_modules() if name and [*module.parameters()]]
     known += [name for name, _ in model.named_parameters(recurse=False)]
-    chosen = {id(everywhere[name]) for name in _chosen("select", found, "parameters", known)}
+    chosen = {id(everywhere[name]) for name in _chosen(argument, found, "parameters", known)}
     named = {name: value for name, value in model.named_parameters() if id(value) in chosen}
     for name, value in named.items():
         if not value.is_floating_point() and not value.is_complex():
             raise McoverError(
-                f"select: {name!r} holds {value.dtype}, which cannot be trained or averaged; "
+                f"{argument}: {name!r} holds {value.dtype}, which cannot be trained or averaged; "
                 "leave it out."
             )
     return list(named)
