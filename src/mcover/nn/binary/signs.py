@@ -107,14 +107,18 @@ class SignWeight(nn.Module):
     """The parametrization of one weight, which :func:`binarize` registers: latents to signs.
 
     Args:
+        axes: how many the weight has; a stack of covers has one more.
         estimator: what stands for the derivative of the sign.
         ternary: whether small latents are 0.
         scale: None, or "channel".
         axis: of the output channels.
     """
 
+    of_stacks = True  # the weights of covers are computed with the covers first as well
+
     def __init__(
         self,
+        axes: int,
         estimator: Estimator = "clip",
         ternary: bool = False,
         scale: Literal["channel"] | None = None,
@@ -125,7 +129,7 @@ class SignWeight(nn.Module):
         self.ternary = checks.flag("ternary", ternary)
         if scale is not None:
             checks.choice("scale", scale, ("channel",))
-        self.scale, self.axis = scale, axis
+        self.scale, self.axes, self.axis = scale, axes, axis
 
     def forward(self, latent: Tensor) -> Tensor:
         """The weight that the layer multiplies with."""
@@ -139,7 +143,7 @@ class SignWeight(nn.Module):
         return weight
 
     def signs(self, latent: Tensor) -> Tensor:
-        """The weight of one model's latents, without its scale."""
+        """The weight without its scale."""
         threshold = TWN * self._mean(latent.detach().abs()) if self.ternary else None
         return _through(latent, threshold, self.estimator)
 
@@ -152,9 +156,9 @@ class SignWeight(nn.Module):
 
     def _mean(self, sizes: Tensor) -> Tensor:
         """Over what shares a scale: the weights of a channel, or all of them."""
-        if self.scale is None:
-            return sizes.mean()
-        return sizes.mean([k for k in range(sizes.ndim) if k != self.axis], keepdim=True)
+        one = None if self.scale is None else self.axis
+        axes = [k - self.axes for k in range(self.axes) if k != one]
+        return sizes.mean(axes, keepdim=True)
 
     def extra_repr(self) -> str:
         """The options, for ``print``."""
@@ -218,7 +222,7 @@ def binarize(
         if (id(owner), key) not in done:  # a module may have several names
             done.add((id(owner), key))
             axis = _output_axis(name, owner) if scale is not None else 0
-            how = SignWeight(estimator, ternary, scale, axis)
+            how = SignWeight(getattr(owner, key).ndim, estimator, ternary, scale, axis)
             parametrize.register_parametrization(owner, key, how)
     return made
 
