@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -10,6 +12,7 @@ from torch.optim.swa_utils import update_bn
 
 import mcover
 from mcover.nn import binary
+from pages import QUANTIZERS, printed, shown
 
 COVERS = 3
 ROUTINGS = ("messages", "directed")
@@ -110,3 +113,13 @@ def test_parq_trains_stacks_to_one_bit(routing):
     assert type(student) is nn.Sequential
     assert (student[0].weight.abs() == 1).all()
     assert accuracy(student) > 0.8
+
+
+@pytest.mark.parametrize("page", QUANTIZERS)
+def test_the_page_runs_and_prints_what_it_says(page, tmp_path):
+    said = shown(page)
+    ran = printed(page, tmp_path)
+    assert ran
+    for block, got in ran:
+        want = said.get(block.line, got)
+        assert doctest.OutputChecker().check_output(want, got, doctest.NORMALIZE_WHITESPACE)

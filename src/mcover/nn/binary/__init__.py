@@ -7,7 +7,6 @@ from mcover.nn.binary.folding import Folded, fold
 from mcover.nn.binary.policies import collapse
 from mcover.nn.binary.signs import (
     Sign,
-    SignWeight,
     bake,
     binarize,
     clip_latents,
@@ -19,7 +18,6 @@ from mcover.nn.binary.signs import (
 __all__ = [
     "Folded",
     "Sign",
-    "SignWeight",
     "bake",
     "binarize",
     "clip_latents",

@@ -36,7 +36,7 @@ def fold(model: nn.Module) -> Folded:
 
     Args:
         model: an ``nn.Sequential``, also of others, of ``Linear`` and ``Conv2d`` layers with ±1
-            weights, each but the last followed by a batch-norm (or none) and :class:`Sign`.
+            weights, each but the last followed by a batch-norm (or none) and a ``Sign``.
             ``MaxPool2d`` may stand behind a convolution or a ``Sign``; ``Flatten`` may stand
             between, and ``Dropout`` and ``Identity`` anywhere. Output channels may have a scale.
 

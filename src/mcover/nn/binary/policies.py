@@ -52,7 +52,7 @@ def collapse(
     True
 
     Args:
-        covered: a lifted model of :func:`binarize`.
+        covered: a lifted model of ``binarize``.
         policy: "latents" are averaged over covers, and the model takes their signs. "signs" takes
             the most frequent of the covers' signs, that of cover 0 where several are; the size of
             a latent is the mean of sizes. Both average all other parameters. "best" is the cover

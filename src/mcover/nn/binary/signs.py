@@ -87,7 +87,7 @@ class Sign(nn.Module):
     [0.0, 1.0, 1.0, 1.0]
 
     Args:
-        estimator: what stands for the derivative, as for :func:`binarize`.
+        estimator: what stands for the derivative, as for ``binarize``.
     """
 
     def __init__(self, estimator: Estimator = "clip") -> None:
@@ -196,7 +196,7 @@ def binarize(
             over the tensor, or over a channel where there is a scale for each.
         estimator: what stands for the derivative of the sign at a latent x. "identity" is 1;
             "clip" is 1 for ``|x| <= 1`` and 0 elsewhere (Courbariaux et al., 2016), to be used
-            with :func:`clip_latents`; "polynomial" is ``max(0, 2 − 2|x|)`` (Liu et al., 2018);
+            with ``clip_latents``; "polynomial" is ``max(0, 2 − 2|x|)`` (Liu et al., 2018);
             "tanh" is ``1 − tanh²x``; "swish" is the derivative of SignSwish with β = 5 (Darabi et
             al., 2018); or a function of the latents.
         scale: None for weights that are signs; "channel" multiplies those of an output channel by
@@ -338,7 +338,7 @@ def snap_latents(model: nn.Module) -> None:
 def bake(model: nn.Module) -> nn.Module:
     """A new model with the weights that a binarized one computes, as plain parameters.
 
-    It has the classes and ``state_dict`` keys of the model before :func:`binarize`.
+    It has the classes and ``state_dict`` keys of the model before ``binarize``.
     """
     latents(model)
     if any(isinstance(module, Covered) for module in model.modules()):
