@@ -39,6 +39,7 @@ ROWS = (
     ("cli", "__main__"),
 )
 ROW = {room: number for number, row in enumerate(ROWS) for room in row}
+PUBLIC = ("mcover.nn.binary",)  # a room inside a room, with a page of its own
 UPSTAIRS = ("hf", "lightning", "sklearn", "lab", "cli", "__main__")
 
 
@@ -88,7 +89,7 @@ def test_upstairs_uses_public_names_only(module):
     for where, name in imports(module):
         if room_of(where) in UPSTAIRS:
             continue
-        assert where.count(".") <= 1, f"{module} reaches into {where}"
+        assert where.count(".") <= 1 or where in PUBLIC, f"{module} reaches into {where}"
         if name is not None:
             public = getattr(importlib.import_module(where), "__all__", None)
             assert not name.startswith("_") or name == "__version__", f"{module}: {where}.{name}"

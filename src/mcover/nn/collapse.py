@@ -27,14 +27,14 @@ def collapse(covered: Any, how: How = "mean", loader: Iterable[Any] | None = Non
             ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, and
             counters are those of the first.
     """
-    method = {"mean": _mean, "sign": _sign}.get(how) if isinstance(how, str) else how
+    method = {"mean": mean_over_covers, "sign": _sign}.get(how) if isinstance(how, str) else how
     if not callable(method):
         raise McoverError(f"how is {how!r}; write 'mean', 'sign' or a function of a stack.")
 
     def value(name: str, stack: Tensor) -> Tensor:
-        return _made(method, name, stack) if name in covered.lifted else _mean(stack)
+        return _made(method, name, stack) if name in covered.lifted else mean_over_covers(stack)
 
-    net = _rebuilt(covered, value)
+    net = rebuilt(covered, value)
     if loader is not None:
         update_bn(loader, net, next(net.parameters()).device)
     return net
@@ -60,7 +60,7 @@ def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
 def cover(covered: Any, index: int) -> nn.Module:
     """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
     index = checks.whole("cover", index, -covered.covers, covered.covers - 1)
-    return _rebuilt(covered, lambda _, stack: stack[index], index)
+    return rebuilt(covered, lambda _, stack: stack[index], index)
 
 
 def ensemble(covered: Any, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
@@ -95,7 +95,7 @@ def _split(output: Tensor, passes: int) -> Tensor:
     return output.unflatten(1, (passes, -1)).flatten(0, 1)
 
 
-def _rebuilt(covered: Any, value: Callable[[str, Tensor], Tensor], index: int = 0) -> nn.Module:
+def rebuilt(covered: Any, value: Callable[[str, Tensor], Tensor], index: int = 0) -> nn.Module:
     """The base model with ``value(name, stack)`` in the place of each stack, in evaluation mode.
 
     Tied names stay tied. What the model keeps in attributes is that of cover ``index``.
@@ -116,7 +116,7 @@ def _rebuilt(covered: Any, value: Callable[[str, Tensor], Tensor], index: int = 
     return covered._runner.copies.apart(index, copies).eval()
 
 
-def _mean(stack: Tensor) -> Tensor:
+def mean_over_covers(stack: Tensor) -> Tensor:
     """The mean over covers; equal values stay what they are, to the last bit."""
     if not (stack.is_floating_point() or stack.is_complex()):
         return stack[0]

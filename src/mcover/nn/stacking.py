@@ -13,6 +13,7 @@ import torch
 from numpy.random import SeedSequence
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.nn.utils.parametrize import ParametrizationList
 
 from mcover import checks
 from mcover.errors import McoverError, McoverWarning
@@ -24,7 +25,7 @@ Select: TypeAlias = str | Sequence[str] | Callable[[str, nn.Module], bool] | Non
 LOUD = 0.3  # share of a tensor's own standard deviation from which absolute noise warns
 
 
-def selected_parameters(model: nn.Module, select: Select) -> list[str]:
+def selected_parameters(model: nn.Module, select: Select, argument: str = "select") -> list[str]:
     """Names of the parameters to lift; a module that is selected brings all it contains.
 
     Without a selection these are all that train. Names and globs are matched with the names of
@@ -50,15 +51,15 @@ def selected_parameters(model: nn.Module, select: Select) -> list[str]:
         inside = {name for name, module in model.named_modules() if select(name, module)}
         found = {"the predicate": [name for name in everywhere if inside & {*_ancestors(name)}]}
     else:
-        found = _matched("select", select, everywhere) or {"an empty list": []}
+        found = _matched(argument, select, everywhere) or {"an empty list": []}
     known = [name for name, module in model.named_modules() if name and [*module.parameters()]]
     known += [name for name, _ in model.named_parameters(recurse=False)]
-    chosen = {id(everywhere[name]) for name in _chosen("select", found, "parameters", known)}
+    chosen = {id(everywhere[name]) for name in _chosen(argument, found, "parameters", known)}
     named = {name: value for name, value in model.named_parameters() if id(value) in chosen}
     for name, value in named.items():
         if not value.is_floating_point() and not value.is_complex():
             raise McoverError(
-                f"select: {name!r} holds {value.dtype}, which cannot be trained or averaged; "
+                f"{argument}: {name!r} holds {value.dtype}, which cannot be trained or averaged; "
                 "leave it out."
             )
     return list(named)
@@ -175,9 +176,22 @@ def stacked_copy(
         trained = isinstance(base, nn.Parameter)
         memo[id(base)] = nn.Parameter(stack, base.requires_grad) if trained else stack
     net = copy.deepcopy(model, memo)
-    for module in {net.get_submodule(name.rpartition(".")[0]) for name in parameters}:
+    for module in {_caller(net, name) for name in parameters}:
         vars(module)["forward"] = Refusal(module)
     return net
+
+
+def _caller(net: nn.Module, name: str) -> nn.Module:
+    """The module whose forward computes with a parameter.
+
+    A parametrization computes the weight of a layer, and may do so with the covers first: then it
+    says ``of_stacks``. Some layers look at their weight when they are saved.
+    """
+    at = name.rpartition(".")[0]
+    owner = net.get_submodule(at)
+    if isinstance(owner, ParametrizationList) and all(hasattr(one, "of_stacks") for one in owner):
+        return net.get_submodule(at.rpartition("parametrizations")[0].rstrip("."))
+    return owner
 
 
 class Refusal(Override):

@@ -1,0 +1,29 @@
+"""±1 and ternary weights of any layer, trained through latent weights: a straight-through estimate.
+
+A binarized model is an ordinary one, that lifts, trains and collapses like any other.
+"""
+
+from mcover.nn.binary.folding import Folded, fold
+from mcover.nn.binary.policies import collapse
+from mcover.nn.binary.signs import (
+    Sign,
+    bake,
+    binarize,
+    clip_latents,
+    latents,
+    others,
+    snap_latents,
+)
+
+__all__ = [
+    "Folded",
+    "Sign",
+    "bake",
+    "binarize",
+    "clip_latents",
+    "collapse",
+    "fold",
+    "latents",
+    "others",
+    "snap_latents",
+]

@@ -1,0 +1,137 @@
+"""Policies of collapse: which signs one model of ±1 weights takes from its covers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+
+from mcover import checks
+from mcover.errors import McoverError, McoverWarning
+from mcover.nn.binary.signs import SignWeight, latents, weights_of
+from mcover.nn.collapse import mean_over_covers, rebuilt
+from mcover.nn.covered import Covered
+
+Policy = Literal["latents", "signs", "best"]
+Score = Callable[[Any, Any], Any]
+
+_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
+
+
+def errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of wrong classes: of the largest of several outputs, of the sign of one."""
+    if outputs.ndim > 1 and outputs.shape[1] > 1:
+        guessed = outputs.argmax(1)
+    else:
+        guessed = torch.where(outputs < 0, -1, 1).reshape(targets.shape)
+        targets = torch.where(targets > 0, 1, -1)
+    return (guessed != targets).double().mean()
+
+
+def collapse(
+    covered: Covered,
+    policy: Policy = "latents",
+    *,
+    loader: Iterable[Any] | None = None,
+    held_out: Iterable[Any] | None = None,
+    score: Score = errors,
+) -> nn.Module:
+    """One binarized model of its covers, in evaluation mode.
+
+    >>> import mcover
+    >>> from mcover.nn import binary
+    >>> student = binary.binarize(nn.Linear(3, 2))
+    >>> covered = mcover.lift(student, 3, mcover.Uniform(), noise="50%", seed=0)
+    >>> net = collapse(covered, "signs")
+    >>> votes = [covered.cover(k).weight for k in range(3)]
+    >>> torch.equal(net.weight, sum(votes).sign())
+    True
+
+    Args:
+        covered: a lifted model of ``binarize``.
+        policy: "latents" are averaged over covers, and the model takes their signs. "signs" takes
+            the most frequent of the covers' signs, that of cover 0 where several are; the size of
+            a latent is the mean of sizes. Both average all other parameters. "best" is the cover
+            with the lowest score on held-out data, the first of several.
+        loader: training batches to compute the running statistics of batch-norms on, as for
+            ``torch.optim.swa_utils.update_bn``. Without it they are those of the covers.
+        held_out: batches of inputs and targets, for "best".
+        score: a function of outputs and targets, lower is better, a mean over a batch; by default
+            the share of errors, of classes by number or, for a single output, of signs.
+    """
+    checks.instance("covered", covered, Covered, "mcover.lift(binary.binarize(model), ...)")
+    latents(covered)
+    checks.choice("policy", policy, ("latents", "signs", "best"))
+    if (held_out is None) == (policy == "best"):
+        raise McoverError(
+            "policy='best' needs held_out, batches of inputs and targets."
+            if policy == "best"
+            else f"held_out is for policy='best', and has no part in {policy!r}."
+        )
+    for name, given in (("loader", loader), ("held_out", held_out)):
+        if isinstance(given, Iterator) and policy == "best":
+            raise McoverError(f"{name} is read once for each cover; write a list or a DataLoader.")
+    own = policy == "best" and not covered.settings.mixes  # statistics of the cover by itself
+    if loader is None and not own and any(isinstance(m, _NORMS) for m in covered.net.modules()):
+        warnings.warn(
+            "the running statistics of the model's batch-norms are those of the covers, and signs "
+            "of a collapse have others; write loader=... to compute them on training batches.",
+            McoverWarning,
+            stacklevel=2,
+        )
+    if policy == "best":
+        nets = (_recalibrated(covered.cover(k), loader) for k in range(covered.covers))
+        return min(
+            ((_scored(net, held_out, score), net) for net in nets), key=lambda pair: pair[0]
+        )[1]
+    hows = {id(latent): how for _, how, latent in weights_of(covered)} if policy == "signs" else {}
+    of = {name: hows.get(id(stack)) for name, stack in covered.stacks().items()}
+
+    def value(name: str, stack: Tensor) -> Tensor:
+        how = of.get(name)
+        return mean_over_covers(stack) if how is None else _majority(how, stack)
+
+    return _recalibrated(rebuilt(covered, value), loader)
+
+
+def _recalibrated(net: nn.Module, loader: Iterable[Any] | None) -> nn.Module:
+    if loader is not None:
+        update_bn(loader, net, next(net.parameters()).device)
+    return net
+
+
+@torch.no_grad()
+def _scored(net: nn.Module, held_out: Any, score: Score) -> float:
+    """The mean score over held-out samples."""
+    device = next(net.parameters()).device
+    total, count = 0.0, 0
+    for batch in held_out:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise McoverError("held_out takes batches (inputs, targets), e.g. of a DataLoader.")
+        inputs, targets = (part.to(device) for part in batch)
+        total += float(score(net(inputs), targets)) * len(targets)
+        count += len(targets)
+    if not count or total != total:
+        raise McoverError(
+            "held_out has no samples." if not count else "the score on held_out is not a number."
+        )
+    return total / count
+
+
+def _majority(how: SignWeight, stack: Tensor) -> Tensor:
+    """Latents whose signs are the most frequent of the covers', with cover 0 where several are."""
+    if bool((stack == stack[0]).all()):
+        return stack[0]
+    signs = how.signs(stack)
+    values = torch.tensor([-1, 0, 1]).to(stack)
+    votes = torch.stack([(signs == value).sum(0) for value in values])
+    tied = (votes == votes.amax(0)).sum(0) > 1
+    made = torch.where(tied, signs[0], values[votes.argmax(0)])
+    if not how.ternary:
+        return made * mean_over_covers(stack.abs())
+    # One size for all that are not 0, so that none of them falls below the threshold.
+    return made * how.sizes(stack, signs).mean(0)
