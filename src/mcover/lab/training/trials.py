@@ -22,7 +22,7 @@ from mcover import checks
 from mcover.errors import McoverError, McoverWarning
 from mcover.lab.data import Dataset, holdout, load, split_name, subset
 from mcover.lab.training import options
-from mcover.lab.training.options import SAM, SGD, SLOW, Lifted, Method, Sharpening, Training
+from mcover.lab.training.options import SAM, SGD, SLOW, BinaryMethod, Lifted, Method, Sharpening, Training
 from mcover.lifting import Directed, Messages
 
 if TYPE_CHECKING:
@@ -53,13 +53,14 @@ class _Trial:
     """What trials of all models have."""
 
     kind: ClassVar[str]
+    methods: ClassVar[tuple[type[BinaryMethod], ...]] = options.METHODS
 
     data: DataName = "digits"
     """What to learn: digits (no download), mnist or fashion-mnist; or some classes of one, by
     number or name: digits:3,8 or fashion-mnist:dress,coat."""
     training: Training = _NETWORK
     """How to train."""
-    method: Method = _DIRECTED
+    method: BinaryMethod = _DIRECTED
     """What moves the weights."""
     images: int | None = None
     """Training images, as many of each class; none is all."""
@@ -71,7 +72,8 @@ class _Trial:
     def __post_init__(self) -> None:
         split_name(self.data)
         checks.instance("training", self.training, Training, "Training(epochs=40)")
-        options.check_method(self.method)
+        options.check_method(self.method, self.methods)
+        options.check_optimizer(self.training, self.method)
         checks.counts(self, "images", "validation", optional=True, most=options.MOST)
         if self.subset_seed is not None:
             checks.whole("subset_seed", self.subset_seed, 0)
@@ -125,7 +127,7 @@ class _Trial:
             return mcover.lift(base, covers, *how, noise=method.noise, seed=[seed, 1])
 
     @property
-    def _moved_by(self) -> Method:
+    def _moved_by(self) -> BinaryMethod:
         """The method that acts: one routed cover is the model itself, and trains by SGD."""
         return SGD() if isinstance(self.method, Lifted) and self.covers == 1 else self.method
 
@@ -134,17 +136,19 @@ class _Trial:
         seed: int,
         progress: Callable[[Status], None] | None = None,
         data: Dataset | None = None,
+        model: nn.Module | None = None,
         **log: Any,
     ) -> History:
         """The training with one seed; one that Ctrl-C ended is returned as far as it went.
 
-        Batches have the seed (seed, 2). The images are those of the seed, unless others are given.
+        Batches have the seed (seed, 2). Images and model are those of the seed, unless others are
+        given; the model is trained in place.
         ``log`` and ``tensorboard`` are those of :func:`fit`.
         """
         from mcover.lab.training.loop import fit
 
         data = data or self.images_of(seed)
-        how, model = self._moved_by, self.build(data, seed)
+        model, how = model or self.build(data, seed), self._moved_by
         return fit(model, data, self.training, how, seed=[seed, 2], progress=progress, **log)
 
     def run(self, seed: int) -> dict[str, float]:
@@ -189,6 +193,8 @@ class NetworkTrial(_Trial):
 
     kind: ClassVar[str] = "network"
 
+    method: Method = _DIRECTED
+    """What moves the weights."""
     model: Model = "mlp"
     """Hidden layers of 512-512 units, the paper's; of 256-256; or convolutions of 16 and 32
     channels. For conv, a noise of 0.02 did better than the default 0.05 on held-out images."""
