@@ -5,12 +5,14 @@ torch is loaded with the first use of ``fit``, so that options can be read witho
 
 from typing import TYPE_CHECKING, Any
 
+from mcover.lab.training.binary import BinaryTrial
 from mcover.lab.training.options import (
     EMA,
     RSGD,
     SAM,
     SGD,
     SWA,
+    Bop,
     Elastic,
     Entropy,
     Lifted,
@@ -28,6 +30,8 @@ __all__ = [
     "SAM",
     "SGD",
     "SWA",
+    "BinaryTrial",
+    "Bop",
     "CommitteeTrial",
     "Elastic",
     "Entropy",

@@ -22,7 +22,16 @@ from mcover import checks
 from mcover.errors import McoverError, McoverWarning
 from mcover.lab.data import Dataset, holdout, load, split_name, subset
 from mcover.lab.training import options
-from mcover.lab.training.options import SAM, SGD, SLOW, BinaryMethod, Lifted, Method, Sharpening, Training
+from mcover.lab.training.options import (
+    SAM,
+    SGD,
+    SLOW,
+    BinaryMethod,
+    Lifted,
+    Method,
+    Sharpening,
+    Training,
+)
 from mcover.lifting import Directed, Messages
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcover.errors import McoverError
-from mcover.lab.studies.catalogue import costs, networks, perceptrons
+from mcover.lab.studies.catalogue import binary, costs, networks, perceptrons
 from mcover.lab.studies.study import Study
 
 STUDIES: dict[str, Study] = {
@@ -23,6 +23,7 @@ STUDIES: dict[str, Study] = {
         perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,
         networks.LOW_DATA_CONV,
+        binary.BINARY_NETWORKS,
     )
 }
 
