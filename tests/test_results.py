@@ -12,7 +12,7 @@ from mcover.lab.perceptron import MessagePassingTrial, PerceptronTrial
 from mcover.lab.studies import STUDIES, find_study, summarize
 from mcover.lab.studies.catalogue.costs import CostTrial
 from mcover.lab.studies.rows import KINDS, by_key, config_of, read_csv
-from mcover.lab.training import CommitteeTrial, NetworkTrial, RepeatedTrial
+from mcover.lab.training import BinaryTrial, CommitteeTrial, NetworkTrial, RepeatedTrial
 from mcover.plain import from_plain
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -32,6 +32,7 @@ COUNTS = {
     "equal-budget": {"perceptron": 500, "network": 70, "repeated": 20},
     "low-data": {"network": 227},
     "low-data-conv": {"network": 118},
+    "binary-networks": {"binary-network": 320},
 }
 
 
@@ -66,7 +67,8 @@ def test_committed_rows_are_summarized(name, rows):
 CLASSES = {
     one.kind: one
     for one in (
-        PerceptronTrial, MessagePassingTrial, NetworkTrial, RepeatedTrial, CommitteeTrial, CostTrial
+        PerceptronTrial, MessagePassingTrial, NetworkTrial, RepeatedTrial, CommitteeTrial,
+        BinaryTrial, CostTrial,
     )
 }  # fmt: skip
 

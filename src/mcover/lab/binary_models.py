@@ -109,6 +109,9 @@ class BinaryConv:
             return _binary(layers, self.latents)
 
 
+BinaryArchitecture = BinaryMlp | BinaryConv
+
+
 def _binary(layers: list[nn.Module], bound: float) -> nn.Sequential:
     """The layers with binary weights, their latents uniform within ± bound."""
     net = binary.binarize(nn.Sequential(*layers))

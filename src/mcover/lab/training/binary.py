@@ -17,7 +17,7 @@ from mcover.lab.training.trials import _Trial
 if TYPE_CHECKING:
     from torch import nn
 
-    from mcover.lab.binary_models import BinaryConv, BinaryMlp
+    from mcover.lab.binary_models import BinaryArchitecture
 
 BinaryModel = Literal["binary-mlp", "binary-conv"]
 Policy = Literal["latents", "signs", "best"]
@@ -64,7 +64,7 @@ class BinaryTrial(_Trial):
                 "binary networks are trained for all epochs; leave stop_loss and stop_error out."
             )
 
-    def architecture(self, data: Dataset) -> BinaryMlp | BinaryConv:
+    def architecture(self, data: Dataset) -> BinaryArchitecture:
         from mcover.lab.binary_models import BinaryConv, BinaryMlp
 
         if self.model == "binary-conv":
@@ -79,7 +79,8 @@ class BinaryTrial(_Trial):
     def parts_of(self, seed: int) -> tuple[Dataset, Images, Labels]:
         """The images of the trial without those held out, and the latter with their labels."""
         found = super().images_of(seed)
-        parts = holdout(found, max(1, len(found.train_labels) // _SHARE), seed)
+        drawn = seed if self.subset_seed is None else self.subset_seed
+        parts = holdout(found, max(1, len(found.train_labels) // _SHARE), drawn)
         data = replace(found, train_images=parts.train_images, train_labels=parts.train_labels)
         return data, parts.test_images, parts.test_labels
 
@@ -91,13 +92,13 @@ class BinaryTrial(_Trial):
         """
         from mcover.lab.models import one_thread
 
-        begin, (data, *held_out) = time.process_time(), self.parts_of(seed)
+        begin, parts = time.process_time(), self.parts_of(seed)
         with one_thread():
-            model = self.build(data, seed)
-            history = self.train(seed, data=data, model=model)
+            model = self.build(parts[0], seed)
+            history = self.train(seed, data=parts[0], model=model)
             if history.interrupted:
                 raise KeyboardInterrupt
-            found = _judged(model, data, *held_out)
+            found = _judged(model, *parts)
         return {
             "error": found[f"error_{self.policy}"],
             **found,
@@ -126,11 +127,12 @@ def _judged(model: nn.Module, data: Dataset, images: Images, labels: Labels) -> 
         names = ("error_latents", "error_signs", "error_best", "cover_error")
         return dict.fromkeys(names, error(one))
     covered: Any = model
-    held_out = [objective.tensors(images, labels)]
+    held_out = {"best": [objective.tensors(images, labels)]}
     found = {}
     for policy in get_args(Policy):
-        more = {"held_out": held_out} if policy == "best" else {}
-        found[f"error_{policy}"] = error(binary.collapse(covered, policy, loader=batches, **more))
+        own = held_out.get(policy)
+        one = binary.collapse(covered, policy, loader=batches, held_out=own)
+        found[f"error_{policy}"] = error(one)
     covers = [covered.cover(index) for index in range(covers_of(model))]
     for one in covers:
         update_bn(batches, one)

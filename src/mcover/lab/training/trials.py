@@ -37,6 +37,7 @@ from mcover.lifting import Directed, Messages
 if TYPE_CHECKING:
     from torch import nn
 
+    from mcover.lab.binary_models import BinaryArchitecture
     from mcover.lab.models import Architecture
     from mcover.lab.training.loop import History, Status
 
@@ -92,7 +93,7 @@ class _Trial:
         """M, where 1 is a plain model."""
         return getattr(self.method, "covers", 1)
 
-    def architecture(self, data: Dataset) -> Architecture:
+    def architecture(self, data: Dataset) -> Architecture | BinaryArchitecture:
         """The model that is trained, without its weights."""
         raise NotImplementedError
 
