@@ -24,9 +24,9 @@ from mcover.lab.training import (
     SGD,
     SWA,
     BinaryTrial,
-    Bop,
     Elastic,
     Entropy,
+    Flips,
     Lifted,
     NetworkTrial,
     Training,
@@ -41,7 +41,7 @@ ADAM = Training(3, 60, lr=0.01, evaluate_every=3, optimizer="adam", lr_schedule=
 SMALL = BinaryTrial("digits", ADAM, images=200, hidden=16)
 METHODS = (
     SGD(),
-    Bop(),
+    Flips(),
     RSGD(2, 0.02),
     Lifted(2, 0.02, routing=Directed(redraw_every=2)),
     Lifted(2, 0.02, routing=Messages()),
@@ -148,7 +148,7 @@ def test_plain_binary_training_is_the_loop_written_out(digits):
 
 def test_bop_is_the_loop_written_out(digits):
     ours, theirs = (BinaryMlp((64, 12, 10)).build(seed=0) for _ in range(2))
-    fit(ours, digits, ADAM, Bop(1e-2, 1e-6), seed=3)
+    fit(ours, digits, ADAM, Flips(1e-2, 1e-6), seed=3)
     binary.snap_latents(theirs)
     rest = torch.optim.Adam(binary.others(theirs), lr=0.01)
     flips = mcover.optim.Bop(binary.latents(theirs).values(), 1e-2, 1e-6, rest=rest)
@@ -159,9 +159,9 @@ def test_bop_is_the_loop_written_out(digits):
 
 def test_bop_needs_binary_weights(digits):
     with pytest.raises(McoverError, match="has no latent weights; write binarize"):
-        fit(Mlp((64, 12, 10)).build(seed=0), digits, ADAM, Bop())
-    with pytest.raises(McoverError, match="method is Bop"):
-        NetworkTrial(method=Bop())
+        fit(Mlp((64, 12, 10)).build(seed=0), digits, ADAM, Flips())
+    with pytest.raises(McoverError, match="method is Flips"):
+        NetworkTrial(method=Flips())
 
 
 @pytest.mark.parametrize("model", ["binary-mlp", "binary-conv"])
@@ -178,7 +178,7 @@ def test_a_trial_is_repeated_to_the_last_digit(model, method):
         assert len({found[name] for name in found if "error" in name}) == 1
 
 
-@pytest.mark.parametrize("method", [SGD(), Bop(1e-2, 1e-6)])
+@pytest.mark.parametrize("method", [SGD(), Flips(1e-2, 1e-6)])
 def test_binary_networks_learn(method):
     training = replace(ADAM, epochs=30)
     assert (
@@ -299,8 +299,8 @@ def test_trials_survive_json(method):
         (lambda: BinaryTrial(latents=2.0), "latents is 2.0"),
         (lambda: BinaryTrial(hidden=0), "hidden is 0"),
         (lambda: BinaryTrial(training=Training(stop_error=0.1)), "leave stop_loss and stop_error"),
-        (lambda: Bop(adaptivity=2.0), "adaptivity is 2.0"),
-        (lambda: Bop(threshold=-1.0), "threshold is -1.0"),
+        (lambda: Flips(adaptivity=2.0), "adaptivity is 2.0"),
+        (lambda: Flips(threshold=-1.0), "threshold is -1.0"),
         (lambda: Training(optimizer="lion"), "optimizer is 'lion'"),
         (lambda: Training(lr_schedule="linear"), "lr_schedule is 'linear'"),
         (lambda: Training(optimizer="adam", momentum=1.0), "momentum is 1.0"),

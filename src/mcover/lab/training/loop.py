@@ -215,7 +215,7 @@ class _Loop:
                 import pytorch_optimizer
 
                 return pytorch_optimizer.SAM(parameters, base, rho=rho, **common)
-            case options.Bop(adaptivity, threshold):
+            case options.Flips(adaptivity, threshold):
                 rest = base(binary.others(self.model), **common)
                 binary.snap_latents(self.model)
                 flips = binary.latents(self.model).values()

@@ -277,7 +277,7 @@ class SAM:
 
 
 @dataclass(frozen=True)
-class Bop:
+class Flips:
     """Bop: ±1 weights without latents, flipped by a running mean of their gradients.
 
     Only binary networks have them. Other parameters are trained as in SGD().
@@ -297,7 +297,7 @@ class Bop:
 
 Method = Lifted | SGD | RSGD | Elastic | Entropy | SWA | EMA | SAM
 METHODS: tuple[type[Method], ...] = get_args(Method)
-BinaryMethod = Method | Bop
+BinaryMethod = Method | Flips
 BINARY_METHODS: tuple[type[BinaryMethod], ...] = get_args(BinaryMethod)
 ON_COVERS = (Lifted, RSGD, Elastic)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcover.lab.studies.study import Cell, Cells, Choosing, Scale, Study, at_scales
-from mcover.lab.training import RSGD, SGD, BinaryTrial, Bop, Lifted, Training
+from mcover.lab.training import RSGD, SGD, BinaryTrial, Flips, Lifted, Training
 from mcover.lab.training.options import BinaryMethod
 from mcover.lifting import Directed, Messages
 
@@ -31,7 +31,7 @@ def _lifted(routing: Directed | Messages) -> _Candidates:
 _LINES: Mapping[str, _Candidates] = {
     _PLAIN: {f"lr {lr}": (SGD(), lr) for lr in (0.003, 0.01, 0.03)},
     _BOP: {
-        f"adaptivity {share:g}, threshold {tau:g}": (Bop(share, tau), 0.01)
+        f"adaptivity {share:g}, threshold {tau:g}": (Flips(share, tau), 0.01)
         for share, tau in ((1e-3, 1e-6), (1e-2, 1e-6), (1e-2, 1e-7))
     },
     _RSGD: {
