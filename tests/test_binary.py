@@ -296,6 +296,17 @@ def test_one_cover_is_the_base_and_without_mixing_covers_are_models(kind, routin
         torch.testing.assert_close(row, torch.cat([own(x)] * passes))
 
 
+@pytest.mark.parametrize("options", [{}, {"scale": "channel"}, {"ternary": True},
+                                     {"ternary": True, "scale": "channel"}])  # fmt: skip
+def test_weights_of_all_covers_can_be_looked_at(options):
+    student = binary.binarize(tiny(Perceptron)[0], **options)
+    covered = lift(student, 3, Uniform(), noise="50%", seed=0)
+    for k in range(3):
+        torch.testing.assert_close(covered.net.middle.weight[k], covered.cover(k).middle.weight)
+    with pytest.raises(McoverError, match="called by itself"):
+        covered.net.middle(torch.zeros(2, 6))  # which has no bias: all it has is parametrized
+
+
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_binary_covers_save_load_and_copy(routing, tmp_path):
     model, x = tiny(Perceptron)

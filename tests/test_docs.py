@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from mcover.cli.main import parse
-from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, ROOT, blocks, printed, shown
+from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, QUANTIZERS, ROOT, blocks, printed, shown
 
 OTHERS = ["CONTRIBUTING.md", "SECURITY.md", "results/README.md"]
 MEASURED = "docs/sklearn-benchmark.md"  # what a command of minutes printed, which is not run here
@@ -24,7 +24,8 @@ def with_code(page):
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in [*MARKDOWN, NOTEBOOK] if p not in FRAMEWORKS and with_code(p)]
+    "page",
+    [p for p in [*MARKDOWN, NOTEBOOK] if p not in (*FRAMEWORKS, *QUANTIZERS) and with_code(p)],
 )
 def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(page, tmp_path):
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

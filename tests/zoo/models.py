@@ -6,6 +6,7 @@ import transformers_text
 import transformers_senses
 import ecosystem
 import torch_layers
+import binarized
 import awkward
 import awkward_state
 import awkward_layers

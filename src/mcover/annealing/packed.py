@@ -22,10 +22,20 @@ def pack_signs(signs: Signs) -> Words:
 
     Shape: (rows, N) → (rows, N/64 rounded up), uint64.
     """
-    given = as_signs("signs", signs, (None, None))
-    bits = np.zeros((len(given), _words(given.shape[1]) * 64), dtype=np.bool_)
-    bits[:, : given.shape[1]] = given > 0
-    return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
+    return pack_bits(as_signs("signs", signs, (None, None)) > 0)
+
+
+def pack_bits(bits: NDArray[np.bool_]) -> Words:
+    """Rows of truth values as bits, True for +1.
+
+    >>> pack_bits(np.array([[True, False, True]])).tolist()
+    [[5]]
+
+    Shape: (rows, N) → (rows, N/64 rounded up), uint64.
+    """
+    whole = np.zeros((len(bits), _words(bits.shape[1]) * 64), dtype=np.bool_)
+    whole[:, : bits.shape[1]] = bits
+    return np.packbits(whole, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
 
 
 def unpack_signs(words: Words, inputs: int) -> Signs:

@@ -160,6 +160,12 @@ def load(path: str | Path, model: nn.Module) -> Covered:
         raise McoverError(
             f"{file} does not fit: {error}. Give a model of the same architecture and dtype."
         ) from error
+    for name, stack in covered.state_stacks().items():
+        if stack.shape[:1] != (covers,):
+            raise McoverError(
+                f"{file} does not fit: when it loads, the model itself puts another buffer in the "
+                f"place of {name!r}, without covers; save covered.cover(k) for each cover instead."
+            )
     return covered
 
 

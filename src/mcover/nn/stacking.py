@@ -13,6 +13,7 @@ import torch
 from numpy.random import SeedSequence
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.nn.utils.parametrize import ParametrizationList
 
 from mcover import checks
 from mcover.errors import McoverError, McoverWarning
@@ -175,9 +176,22 @@ def stacked_copy(
         trained = isinstance(base, nn.Parameter)
         memo[id(base)] = nn.Parameter(stack, base.requires_grad) if trained else stack
     net = copy.deepcopy(model, memo)
-    for module in {net.get_submodule(name.rpartition(".")[0]) for name in parameters}:
+    for module in {_caller(net, name) for name in parameters}:
         vars(module)["forward"] = Refusal(module)
     return net
+
+
+def _caller(net: nn.Module, name: str) -> nn.Module:
+    """The module whose forward computes with a parameter.
+
+    A parametrization computes the weight of a layer, and may do so with the covers first: then it
+    says ``of_stacks``. Some layers look at their weight when they are saved.
+    """
+    at = name.rpartition(".")[0]
+    owner = net.get_submodule(at)
+    if isinstance(owner, ParametrizationList) and all(hasattr(one, "of_stacks") for one in owner):
+        return net.get_submodule(at.rpartition("parametrizations")[0].rstrip("."))
+    return owner
 
 
 class Refusal(Override):

@@ -19,7 +19,7 @@ from mcover.optim.replicas import Group, check_number, own_groups
 class Bop(Optimizer):
     """The binary optimizer (Helwegen et al., 2019), for weights w = ±1.
 
-        m ← (1 − γ)m + γ∇,    w ← −w  where |m| ≥ τ and m has the sign of w.
+        m ← (1 − γ)m + γ∇,    w ← −w  where m has the sign of w, and at least the size τ.
 
     It acts on each weight by itself, so that stacks of covers are M runs of it.
 

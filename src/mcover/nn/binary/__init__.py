@@ -3,10 +3,10 @@
 A binarized model is an ordinary one, that lifts, trains and collapses like any other.
 """
 
+from mcover.nn.binary.folding import Folded, fold
 from mcover.nn.binary.policies import collapse
 from mcover.nn.binary.signs import (
     Sign,
-    SignWeight,
     bake,
     binarize,
     clip_latents,
@@ -16,12 +16,13 @@ from mcover.nn.binary.signs import (
 )
 
 __all__ = [
+    "Folded",
     "Sign",
-    "SignWeight",
     "bake",
     "binarize",
     "clip_latents",
     "collapse",
+    "fold",
     "latents",
     "others",
     "snap_latents",

@@ -52,7 +52,7 @@ def collapse(
     True
 
     Args:
-        covered: a lifted model of :func:`binarize`.
+        covered: a lifted model of ``binarize``.
         policy: "latents" are averaged over covers, and the model takes their signs. "signs" takes
             the most frequent of the covers' signs, that of cover 0 where several are; the size of
             a latent is the mean of sizes. Both average all other parameters. "best" is the cover
@@ -126,7 +126,7 @@ def _majority(how: SignWeight, stack: Tensor) -> Tensor:
     """Latents whose signs are the most frequent of the covers', with cover 0 where several are."""
     if bool((stack == stack[0]).all()):
         return stack[0]
-    signs = torch.stack([how.signs(row) for row in stack])
+    signs = how.signs(stack)
     values = torch.tensor([-1, 0, 1]).to(stack)
     votes = torch.stack([(signs == value).sum(0) for value in values])
     tied = (votes == votes.amax(0)).sum(0) > 1
@@ -134,5 +134,4 @@ def _majority(how: SignWeight, stack: Tensor) -> Tensor:
     if not how.ternary:
         return made * mean_over_covers(stack.abs())
     # One size for all that are not 0, so that none of them falls below the threshold.
-    pairs = zip(stack, signs, strict=True)
-    return made * torch.stack([how.sizes(row, own) for row, own in pairs]).mean(0)
+    return made * how.sizes(stack, signs).mean(0)

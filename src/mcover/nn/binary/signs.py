@@ -87,7 +87,7 @@ class Sign(nn.Module):
     [0.0, 1.0, 1.0, 1.0]
 
     Args:
-        estimator: what stands for the derivative, as for :func:`binarize`.
+        estimator: what stands for the derivative, as for ``binarize``.
     """
 
     def __init__(self, estimator: Estimator = "clip") -> None:
@@ -107,14 +107,18 @@ class SignWeight(nn.Module):
     """The parametrization of one weight, which :func:`binarize` registers: latents to signs.
 
     Args:
+        axes: how many the weight has; a stack of covers has one more.
         estimator: what stands for the derivative of the sign.
         ternary: whether small latents are 0.
         scale: None, or "channel".
         axis: of the output channels.
     """
 
+    of_stacks = True  # the weights of covers are computed with the covers first as well
+
     def __init__(
         self,
+        axes: int,
         estimator: Estimator = "clip",
         ternary: bool = False,
         scale: Literal["channel"] | None = None,
@@ -125,7 +129,7 @@ class SignWeight(nn.Module):
         self.ternary = checks.flag("ternary", ternary)
         if scale is not None:
             checks.choice("scale", scale, ("channel",))
-        self.scale, self.axis = scale, axis
+        self.scale, self.axes, self.axis = scale, axes, axis
 
     def forward(self, latent: Tensor) -> Tensor:
         """The weight that the layer multiplies with."""
@@ -139,7 +143,7 @@ class SignWeight(nn.Module):
         return weight
 
     def signs(self, latent: Tensor) -> Tensor:
-        """The weight of one model's latents, without its scale."""
+        """The weight without its scale."""
         threshold = TWN * self._mean(latent.detach().abs()) if self.ternary else None
         return _through(latent, threshold, self.estimator)
 
@@ -152,9 +156,9 @@ class SignWeight(nn.Module):
 
     def _mean(self, sizes: Tensor) -> Tensor:
         """Over what shares a scale: the weights of a channel, or all of them."""
-        if self.scale is None:
-            return sizes.mean()
-        return sizes.mean([k for k in range(sizes.ndim) if k != self.axis], keepdim=True)
+        one = None if self.scale is None else self.axis
+        axes = [k - self.axes for k in range(self.axes) if k != one]
+        return sizes.mean(axes, keepdim=True)
 
     def extra_repr(self) -> str:
         """The options, for ``print``."""
@@ -192,7 +196,7 @@ def binarize(
             over the tensor, or over a channel where there is a scale for each.
         estimator: what stands for the derivative of the sign at a latent x. "identity" is 1;
             "clip" is 1 for ``|x| <= 1`` and 0 elsewhere (Courbariaux et al., 2016), to be used
-            with :func:`clip_latents`; "polynomial" is ``max(0, 2 − 2|x|)`` (Liu et al., 2018);
+            with ``clip_latents``; "polynomial" is ``max(0, 2 − 2|x|)`` (Liu et al., 2018);
             "tanh" is ``1 − tanh²x``; "swish" is the derivative of SignSwish with β = 5 (Darabi et
             al., 2018); or a function of the latents.
         scale: None for weights that are signs; "channel" multiplies those of an output channel by
@@ -218,7 +222,7 @@ def binarize(
         if (id(owner), key) not in done:  # a module may have several names
             done.add((id(owner), key))
             axis = _output_axis(name, owner) if scale is not None else 0
-            how = SignWeight(estimator, ternary, scale, axis)
+            how = SignWeight(getattr(owner, key).ndim, estimator, ternary, scale, axis)
             parametrize.register_parametrization(owner, key, how)
     return made
 
@@ -334,7 +338,7 @@ def snap_latents(model: nn.Module) -> None:
 def bake(model: nn.Module) -> nn.Module:
     """A new model with the weights that a binarized one computes, as plain parameters.
 
-    It has the classes and ``state_dict`` keys of the model before :func:`binarize`.
+    It has the classes and ``state_dict`` keys of the model before ``binarize``.
     """
     latents(model)
     if any(isinstance(module, Covered) for module in model.modules()):

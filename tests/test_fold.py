@@ -1,0 +1,242 @@
+"""Networks of bits against the models that they were folded from."""
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from mcover import McoverError, Uniform, lift  # noqa: E402
+from mcover.nn import binary  # noqa: E402
+from mcover.nn.binary import Sign  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def dense(norm=nn.BatchNorm1d, bias=False):
+    return nn.Sequential(
+        nn.Linear(70, 33, bias=bias), norm(33), Sign(), nn.Dropout(),
+        nn.Sequential(nn.Linear(33, 130, bias=bias), norm(130), Sign()),
+        nn.Linear(130, 64, bias=bias), nn.Identity(), Sign(), nn.Linear(64, 5, bias=bias), norm(5),
+    )  # fmt: skip
+
+
+def convolutional(padding=1, stride=1, last=4, bias=False, dilation=1):
+    at = {"padding": padding, "bias": bias, "dilation": dilation}
+    return nn.Sequential(
+        nn.Conv2d(3, 9, 3, stride=stride, **at), nn.BatchNorm2d(9), Sign(),
+        nn.Conv2d(9, 70, 3, **at), nn.MaxPool2d(2), nn.BatchNorm2d(70), Sign(),
+        nn.MaxPool2d(2, padding=1), nn.Conv2d(70, 8, 1, bias=bias), Sign(),
+        nn.Flatten(), nn.LazyLinear(last, bias=bias), nn.BatchNorm1d(last),
+    )  # fmt: skip
+
+
+def settled(net, x, seed=0, ties=True, **options):
+    """A binarized model with norms that have met data, some of them turned, flat or at a tie."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net(x)
+        for module in net.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        student = binary.binarize(net, **options)
+        for _ in range(3):
+            student(x)
+        for module in student.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.weight.data.normal_()
+                module.bias.data.normal_()
+                module.weight.data[::5] = 0
+                module.bias.data[::10] = -0.5
+                if ties:
+                    module.bias.data[1::4] = 0  # with a whole mean, z is 0 for a field there is
+                    module.running_mean.round_()
+    return student.eval()
+
+
+def hidden(student, x):
+    """Signs after each Sign of the model."""
+    seen = []
+    hooks = [
+        module.register_forward_hook(lambda _, __, y: seen.append(y > 0))
+        for module in student.modules()
+        if isinstance(module, Sign)
+    ]
+    out = student(x)
+    for hook in hooks:
+        hook.remove()
+    return out, seen
+
+
+def folded_hidden(folded, x):
+    seen = []
+
+    def keep(step, given, made):
+        if made.dtype == torch.bool:
+            seen.append(made)
+
+    hooks = [
+        step.register_forward_hook(keep)
+        for step in folded.steps
+        if type(step).__name__ in ("PackedLayer", "_Signs")
+    ]
+    out = folded(x)
+    for hook in hooks:
+        hook.remove()
+    return out, seen
+
+
+def assert_same(student, x):
+    out, seen = hidden(student, x)
+    got, bits = folded_hidden(binary.fold(student), x)
+    assert len(seen) == len(bits) > 0
+    for a, b in zip(seen, bits, strict=True):
+        assert torch.equal(a, b)
+        assert 0 < a.float().mean() < 1
+    torch.testing.assert_close(got, out.detach())
+    assert got.dtype == out.dtype
+
+
+def inputs(shape, signs, seed=0, dtype=torch.float32):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    return torch.where(x < 0, -1.0, 1.0).to(dtype) if signs else x
+
+
+@pytest.mark.parametrize("signs", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_dense_network_of_bits_is_the_model(signs, seed):
+    x = inputs((200, 70), signs, seed)
+    assert_same(settled(dense(), x, seed), x)
+
+
+@pytest.mark.parametrize("options", [{"bias": True}, {"norm": nn.Identity}])
+def test_biases_and_layers_without_norms(options):
+    norm = options.get("norm")
+    net = dense(**(options if norm is None else {"norm": lambda _: nn.Identity()}))
+    x = inputs((200, 70), False)
+    assert_same(settled(net, x), x)
+
+
+def test_scales_of_channels_and_doubles():
+    """Sums of scaled signs are rounded, so that a tie may fall to either side in the model."""
+    x = inputs((200, 70), True, dtype=torch.float64)
+    net = nn.Sequential(
+        nn.Linear(70, 40), nn.BatchNorm1d(40), Sign(), nn.Linear(40, 50, bias=False),
+        nn.BatchNorm1d(50), Sign(), nn.Linear(50, 3),
+    )  # fmt: skip
+    assert_same(settled(net.double(), x, ties=False, scale="channel"), x)
+
+
+@pytest.mark.parametrize("signs", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"padding": 0}, {"padding": 2, "stride": 2}, {"padding": "same"}, {"padding": "valid"},
+     {"padding": (2, 1)}, {"dilation": 2}, {"bias": True}],
+)  # fmt: skip
+def test_a_convolutional_network_of_bits_is_the_model(options, signs):
+    x = inputs((20, 3, 17, 14), signs)
+    assert_same(settled(convolutional(**options), x), x)
+
+
+def test_ties_go_to_plus_one():
+    layer = nn.Linear(4, 2, bias=False)
+    norm = nn.BatchNorm1d(2, eps=0.0)
+    norm.running_mean[:] = 2.0
+    norm.weight.data = torch.tensor([1.0, -1.0])
+    student = binary.binarize(nn.Sequential(layer, norm, Sign())).eval()
+    binary.latents(student)["0.parametrizations.weight.original"].data.fill_(1.0)
+    x = torch.tensor([[1.0, 1, 1, 1], [1, 1, 1, -1], [1, 1, -1, -1]])  # fields 4, 2 and 0
+    want = [[1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]]
+    assert student(x).tolist() == want
+    assert binary.fold(student)(x).tolist() == want
+
+
+def test_signs_may_come_first_and_last():
+    net = nn.Sequential(Sign(), nn.Linear(40, 20), nn.BatchNorm1d(20), Sign())
+    x = inputs((50, 40), False)
+    student = settled(net, x)
+    folded = binary.fold(student)
+    assert torch.equal(folded(x), student(x))
+    # Nothing is kept in floats: 20 rows of a word, 20 ways and 20 thresholds.
+    assert folded.nbytes == 20 * (8 + 1 + 4)
+
+
+def test_a_fold_is_saved_loaded_and_copied(tmp_path):
+    x = inputs((30, 70), False)
+    student, other = (settled(dense(), x, seed) for seed in (0, 1))
+    folded, fresh = binary.fold(student), binary.fold(other)
+    torch.save(folded.state_dict(), tmp_path / "bits.pt")
+    assert not torch.equal(folded(x), fresh(x))
+    fresh.load_state_dict(torch.load(tmp_path / "bits.pt", weights_only=True))
+    assert torch.equal(folded(x), fresh(x))
+    assert torch.equal(folded(x), copy.deepcopy(folded).train()(x))
+    floats = sum(p.nbytes for p in student.parameters())
+    assert folded.nbytes < floats / 10
+
+
+def test_the_baked_collapse_of_covers_folds_as_well():
+    x = inputs((60, 70), False)
+    covered = lift(settled(dense(), x).train(), 3, Uniform(), noise="50%", seed=0)
+    covered(x)
+    student = binary.collapse(covered, "signs", loader=[x])
+    folded = binary.fold(student)
+    want = student(x).detach()
+    torch.testing.assert_close(folded(x), want)
+    assert np.array_equal(folded(x).argmax(1), want.argmax(1))
+    assert torch.equal(binary.fold(binary.bake(student))(x), folded(x))
+    with pytest.raises(McoverError, match="covered"):
+        binary.fold(covered)
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return -self.layer(x)
+
+
+BINARY = binary.binarize(nn.Sequential(nn.Linear(3, 3)))[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: 3, "model is 3"),
+        (lambda: nn.Sequential(nn.Linear(3, 2)), "weights of '0' are not ±1"),
+        (lambda: nn.Sequential(BINARY, nn.ReLU(), BINARY), "after '0' there is '1', a ReLU"),
+        (lambda: nn.Sequential(nn.ReLU(), BINARY), "'0' is a ReLU, which has no place"),
+        (lambda: nn.Sequential(BINARY, nn.BatchNorm1d(3), BINARY), "after '0' there is '2', a Par"),
+        (lambda: nn.Sequential(BINARY, nn.Tanh()), "after '0' there is '1', a Tanh"),
+        (lambda: Own(), "'the model' is a Own, whose forward is its own"),
+        (lambda: nn.Sequential(BINARY, Own()), "'1' is a Own"),
+        (lambda: nn.Sequential(nn.Flatten()), "no layer of ±1 weights"),
+        (lambda: binary.binarize(nn.Sequential(nn.Linear(9, 9)), ternary=True), "not ±1"),
+        (
+            lambda: nn.Sequential(BINARY, nn.BatchNorm1d(3, track_running_stats=False)),
+            "keeps no running statistics",
+        ),
+        (
+            lambda: binary.binarize(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2))),
+            "groups=2 and padding_mode='zeros'",
+        ),
+        (
+            lambda: binary.binarize(
+                nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"))
+            ),
+            "padding_mode='reflect'",
+        ),
+    ],
+)
+def test_what_cannot_be_folded_is_named(make, match):
+    with pytest.raises(McoverError, match=match):
+        binary.fold(make())
+
+
+def test_inputs_of_a_wrong_shape_are_refused():
+    with pytest.raises(McoverError, match=r"'0' takes tensors of 2 axes and got \(2, 2, 3\)"):
+        binary.fold(nn.Sequential(BINARY))(torch.ones(2, 2, 3))
