@@ -13,6 +13,7 @@ from mcover.lab.studies import STUDIES, find_study, summarize
 from mcover.lab.studies.catalogue.costs import CostTrial
 from mcover.lab.studies.rows import KINDS, by_key, config_of, read_csv
 from mcover.lab.training import (
+    BinaryTrial,
     CommitteeTrial,
     CoverTrial,
     DistilledTrial,
@@ -43,6 +44,7 @@ COUNTS = {
     "low-data-conv": {"network": 118},
     "when": {"network": 2340},
     "league": {"network": 295, "cover": 19, "distilled": 19, "repeated": 10},
+    "binary-networks": {"binary-network": 320},
 }
 
 
@@ -78,7 +80,7 @@ CLASSES = {
     one.kind: one
     for one in (
         *(PerceptronTrial, MessagePassingTrial, NetworkTrial, RepeatedTrial, CommitteeTrial),
-        *(CostTrial, CoverTrial, DistilledTrial),
+        *(CostTrial, CoverTrial, DistilledTrial, BinaryTrial),
     )
 }  # fmt: skip
 

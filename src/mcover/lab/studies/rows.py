@@ -99,6 +99,13 @@ _COMMITTEE = (
     Metric("epochs", "epochs", spec=".0f"),
     *_TRAINING[3:],
 )
+_BINARY = (
+    Metric("error", "test error"),
+    Metric("error_signs", "of the majority of signs"),
+    Metric("error_best", "of the best held-out cover"),
+    *_TRAINING[1:2],
+    *_TRAINING[3:],
+)
 
 KINDS: dict[str, Kind] = {
     "perceptron": Kind(_SOLVING + _TIMES_TO_SOLUTION, "generalization error ε_g"),
@@ -108,6 +115,7 @@ KINDS: dict[str, Kind] = {
     "cover": Kind(_TRAINING, "test error"),
     "distilled": Kind(_TRAINING, "test error"),
     "committee": Kind(_COMMITTEE, "test error"),
+    "binary-network": Kind(_BINARY, "test error"),
     "cost": Kind((Metric("microseconds", "µs an update", spec=".3g"),), "microseconds an update"),
 }
 

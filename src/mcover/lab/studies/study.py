@@ -69,6 +69,8 @@ class Cell:
     """Seeds 0 … trials − 1; a seed gives the same instance to every cell."""
     choices: Mapping[str, Trial] = field(default_factory=dict)
     """Candidates by label: where given, the trial is that of the one that wins (`Choosing`)."""
+    tried_on: Plain = field(default_factory=dict)
+    """Fields of a candidate's trial that differ further while it is tried, e.g. fewer images."""
     chosen: str = ""
     """Label of the candidate that won."""
     published: Published | None = None
@@ -259,7 +261,8 @@ class Plan:
         """The candidates of each cell as cells of their own, as they are tried."""
 
         def as_tried(trial: Any, cell: Cell) -> Cell:
-            return Cell(replace(trial, **self.choosing.extra), f"choosing for {cell.label}")
+            extra = {**self.choosing.extra, **cell.tried_on}
+            return Cell(replace(trial, **extra), f"choosing for {cell.label}")
 
         return {
             cell.label: {label: as_tried(trial, cell) for label, trial in cell.choices.items()}

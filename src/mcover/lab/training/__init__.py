@@ -5,6 +5,7 @@ torch is loaded with the first use of ``fit``, so that options can be read witho
 
 from typing import TYPE_CHECKING, Any
 
+from mcover.lab.training.binary import BinaryTrial
 from mcover.lab.training.options import (
     EMA,
     RSGD,
@@ -13,6 +14,7 @@ from mcover.lab.training.options import (
     SWA,
     Elastic,
     Entropy,
+    Flips,
     Lifted,
     Method,
     Soup,
@@ -35,11 +37,13 @@ __all__ = [
     "SAM",
     "SGD",
     "SWA",
+    "BinaryTrial",
     "CommitteeTrial",
     "CoverTrial",
     "DistilledTrial",
     "Elastic",
     "Entropy",
+    "Flips",
     "Lifted",
     "Method",
     "NetworkTrial",

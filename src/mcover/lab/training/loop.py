@@ -15,6 +15,7 @@ import torch
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from mcover import checks
@@ -35,14 +36,15 @@ from mcover.lab.training.options import (
     RSGD,
     SAM,
     SWA,
+    BinaryMethod,
     Elastic,
     Entropy,
-    Method,
     Soup,
     Training,
 )
 from mcover.logs import HistoryLog
-from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD
+from mcover.nn import binary
+from mcover.optim import Bop, ElasticSGD, EntropySGD, ReplicatedSGD
 from mcover.seeds import Seed, seed_sequence
 
 Stopped = Literal["epochs", "loss", "errors", "interrupt"]
@@ -106,7 +108,7 @@ def fit(
     model: nn.Module,
     data: Dataset,
     training: Training = _PAPER,
-    method: Method = options.PLAIN,
+    method: BinaryMethod = options.PLAIN,
     *,
     seed: Seed = 0,
     progress: Callable[[Status], None] | None = None,
@@ -137,6 +139,7 @@ def fit(
     checks.instance("model", model, nn.Module, "a torch.nn.Module")
     checks.instance("data", data, Dataset, "a data set, e.g. mcover.lab.data.load('digits')")
     checks.instance("training", training, Training, "Training(epochs=40)")
+    options.check_optimizer(training, method)
     loop = _Loop(model, data, training, options.check_method(method), seed, progress, objective)
     loop.log = None if log is None else HistoryLog(log, tensorboard)
     with seeded(loop.torch_seed, loop.device):
@@ -160,7 +163,7 @@ class _Loop:
         model: nn.Module,
         data: Dataset,
         training: Training,
-        method: Method,
+        method: BinaryMethod,
         seed: Seed,
         progress: Callable[[Status], None] | None,
         objective: Objective | None = None,
@@ -183,6 +186,9 @@ class _Loop:
         self.batches = Batches(self.images, self.labels, training.batch, order, covers)
         self.total = training.epochs * self.batches.length
         self.optimizer = self.make_optimizer(walk)
+        self.schedule: CosineAnnealingLR | None = None
+        if training.lr_schedule == "cosine":
+            self.schedule = CosineAnnealingLR(self.optimizer, self.total)
         self.average: AveragedModel | None = None
         if isinstance(method, EMA):
             decay = get_ema_multi_avg_fn(method.decay)
@@ -200,20 +206,21 @@ class _Loop:
 
     def make_optimizer(self, seed: SeedSequence) -> Any:
         given, method, parameters = self.training, self.method, self.parameters
-        common: dict[str, Any] = {
-            "lr": given.lr,
-            "momentum": given.momentum,
-            "nesterov": given.momentum > 0,
-            "weight_decay": given.weight_decay,
-        }
+        common: dict[str, Any] = {"lr": given.lr, "weight_decay": given.weight_decay}
+        base: Any = torch.optim.SGD
+        if given.optimizer == "adam":
+            base = torch.optim.Adam
+            common |= {"betas": (given.momentum, 0.999)}
+        else:
+            common |= {"momentum": given.momentum, "nesterov": given.momentum > 0}
         match method:
             case RSGD(coupling=coupling, growth=growth, growth_epochs=epochs):
                 steps = self.total if epochs is None else epochs * self.batches.length
                 common |= {"coupling": coupling, "growth": growth, "steps": steps}
-                return ReplicatedSGD(_groups(self.model, parameters), **common)
+                return ReplicatedSGD(_groups(self.model, parameters), base=base, **common)
             case Elastic(coupling=coupling, period=period):
                 common |= {"coupling": coupling, "period": period}
-                return ElasticSGD(_groups(self.model, parameters), **common)
+                return ElasticSGD(_groups(self.model, parameters), base=base, **common)
             case Entropy():
                 common |= {"lr": method.outer_lr, "inner_lr": given.lr, "seed": seed}
                 common |= {"scope": method.scope, "scoping": method.scoping}
@@ -223,8 +230,13 @@ class _Loop:
                 options.require("pytorch_optimizer", "SAM", "rivals")
                 import pytorch_optimizer
 
-                return pytorch_optimizer.SAM(parameters, torch.optim.SGD, rho=rho, **common)
-        return torch.optim.SGD(parameters, **common)
+                return pytorch_optimizer.SAM(parameters, base, rho=rho, **common)
+            case options.Flips(adaptivity, threshold):
+                rest = base(binary.others(self.model), **common)
+                binary.snap_latents(self.model)
+                flips = binary.latents(self.model).values()
+                return Bop(flips, adaptivity, threshold, rest=rest)
+        return base(parameters, **common)
 
     def run(self) -> None:
         self.model.train()
@@ -263,6 +275,8 @@ class _Loop:
             case _:
                 loss = self.fresh()
                 self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
         if isinstance(self.method, EMA) and self.average is not None:
             self.average.update_parameters(self.model)
         self.objective.settle()
@@ -374,10 +388,10 @@ class _Loop:
         """The collapse of the covers, an average of weights, or the module itself."""
         with self.source() as source:
             if source is self.model:
-                return self.objective.collapse(source)
+                return self.objective.recalibrated(self.objective.collapse(source), self.images)
             source = copy.deepcopy(source)
         update_bn(self.images.split(self.training.batch), source)
-        return self.objective.collapse(source)
+        return self.objective.recalibrated(self.objective.collapse(source), self.images)
 
     def show(self, loss: Tensor) -> None:
         now = time.monotonic()
@@ -397,7 +411,7 @@ class _Loop:
         return History(**columns, stopped=self.stopped, model=self.single)
 
 
-def _check_covers(model: nn.Module, method: Method) -> None:
+def _check_covers(model: nn.Module, method: BinaryMethod) -> None:
     if not isinstance(method, options.ON_COVERS):
         return
     name, covers = type(method).__name__, covers_of(model)

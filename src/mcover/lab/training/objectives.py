@@ -11,16 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.swa_utils import update_bn
 
 from mcover import cover_loss
 from mcover.errors import McoverError
 from mcover.lab import committee
 from mcover.lab.data import Images, Labels
 from mcover.lab.training.fused import FusedGradient, Paths, paths
+from mcover.nn import binary
 
 Floats = NDArray[np.float64]
 
 _TEST_BATCH = 2000
+_CALIBRATION = 10_000  # images that running statistics are computed on: 0.01 of a deviation
 
 
 class Objective:
@@ -66,6 +69,10 @@ class Objective:
     def collapse(self, model: nn.Module) -> nn.Module:
         """The collapse of covers; a plain module as it is."""
         return cast(Any, model).collapse() if is_covered(model) else model
+
+    def recalibrated(self, model: nn.Module, images: Tensor) -> nn.Module:
+        """The collapse as it is evaluated, given the training images."""
+        return model
 
     def judge(
         self, source: nn.Module, images: Tensor, labels: Tensor, on: str
@@ -125,6 +132,23 @@ class DistillingObjective(Objective):
         loss = (1 - self.weight) * self.criterion(output, labels) + self.weight * heat**2 * soft
         loss.backward()
         return loss.detach()
+
+
+class BinaryObjective(Objective):
+    """Cross-entropy of a network of binary weights, whose latent weights stay within ±1."""
+
+    def settle(self) -> None:
+        binary.clip_latents(self.model)
+
+    def recalibrated(self, model: nn.Module, images: Tensor) -> nn.Module:
+        """With norms of its own: signs of averaged latents are other weights than any cover had."""
+        update_bn(calibration(images), model)
+        return model
+
+
+def calibration(images: Tensor) -> list[Tensor]:
+    """Batches of training images to compute running statistics on: all, or the first 10,000."""
+    return list(images[:_CALIBRATION].split(_TEST_BATCH))
 
 
 class CommitteeObjective(Objective):
@@ -211,9 +235,14 @@ class CommitteeObjective(Objective):
 
 
 def objective_of(model: nn.Module) -> Objective:
-    """Committee machines have their own objective; every other module has the cross-entropy."""
-    is_committee = isinstance(getattr(model, "net", model), committee.CommitteeMachine)
-    return CommitteeObjective(model) if is_committee else Objective(model)
+    """Committee machines have an objective of their own; every other module the cross-entropy."""
+    if isinstance(getattr(model, "net", model), committee.CommitteeMachine):
+        return CommitteeObjective(model)
+    try:
+        binary.latents(model)
+    except McoverError:  # it has none
+        return Objective(model)
+    return BinaryObjective(model)
 
 
 def is_covered(model: nn.Module) -> bool:

@@ -20,6 +20,8 @@ from mcover.topology import Topology, Uniform
 
 Judge = Literal["collapse", "covers"]
 Start = Literal["common", "independent"]
+Optimizer = Literal["sgd", "adam"]
+Schedule = Literal["constant", "cosine"]
 Noise = Annotated[float | str, tyro.conf.arg(metavar="FLOAT|SHARE%")]
 
 _UNIFORM, _DIRECTED = Uniform(), Directed()
@@ -39,9 +41,9 @@ class Training:
     batch: int = 256
     """Images in a gradient step."""
     lr: float = 0.05
-    """Learning rate, constant."""
+    """Learning rate; the first one, where a schedule lowers it."""
     momentum: float = 0.9
-    """Nesterov momentum; 0 is plain SGD."""
+    """Nesterov momentum, where 0 is plain SGD; in Adam β₁, whose β₂ is 0.999."""
     weight_decay: float = 0.0
     """L2 penalty on the weights."""
     weight_noise: float = 0.0
@@ -57,6 +59,10 @@ class Training:
     """Stop when the training error is at most this; none is never."""
     judge: Judge = "collapse"
     """Whether the collapse, or every cover by itself, has to meet the stopping rule."""
+    optimizer: Optimizer = "sgd"
+    """What steps along the gradients, beneath every method but Entropy-SGD, which has its own."""
+    lr_schedule: Schedule = "constant"
+    """Whether the learning rate falls to 0 over all epochs, along half a cosine."""
 
     def __post_init__(self) -> None:
         checks.counts(self, "epochs", "batch", "evaluate_every", most=MOST)
@@ -65,6 +71,10 @@ class Training:
         checks.numbers_of(self, "drop_connect", least=0, below=1)
         checks.numbers_of(self, "stop_loss", "stop_error", least=0, optional=True)
         checks.choice("judge", self.judge, get_args(Judge))
+        checks.choice("optimizer", self.optimizer, get_args(Optimizer))
+        checks.choice("lr_schedule", self.lr_schedule, get_args(Schedule))
+        if self.optimizer == "adam" and not self.momentum < 1:
+            raise McoverError(f"momentum is {self.momentum}; Adam takes one below 1, e.g. 0.9.")
 
 
 @dataclass(frozen=True)
@@ -307,8 +317,29 @@ class SAM:
         checks.numbers_of(self, "rho", least=0)
 
 
+@dataclass(frozen=True)
+class Flips:
+    """Bop: ±1 weights without latents, flipped by a running mean of their gradients.
+
+    Only binary networks have them. Other parameters are trained as in SGD().
+    """
+
+    kind: ClassVar[str] = "bop"
+
+    adaptivity: float = 1e-3
+    """Share γ of the new gradient in the mean; a schedule of the learning rate lowers it too."""
+    threshold: float = 1e-6
+    """How large the mean has to be for a weight to flip, τ."""
+
+    def __post_init__(self) -> None:
+        checks.numbers_of(self, "adaptivity", above=0, most=1)
+        checks.numbers_of(self, "threshold", least=0)
+
+
 Method = Lifted | SGD | RSGD | Elastic | Entropy | SWA | EMA | Soup | SAM
 METHODS: tuple[type[Method], ...] = get_args(Method)
+BinaryMethod = Method | Flips
+BINARY_METHODS: tuple[type[BinaryMethod], ...] = get_args(BinaryMethod)
 ON_COVERS = (Lifted, RSGD, Elastic)
 
 
@@ -318,7 +349,19 @@ def require(package: str, why: str, extra: str) -> None:
         raise McoverError(f"{why} needs {package}: pip install 'mcover[{extra}]'.")
 
 
-def check_method(method: Method) -> Method:
+def check_method(
+    method: BinaryMethod, allowed: tuple[type[BinaryMethod], ...] = BINARY_METHODS
+) -> BinaryMethod:
     """A value of one of the methods."""
-    names = ", ".join(f"{one.__name__}()" for one in METHODS)
-    return checks.instance("method", method, METHODS, f"one of {names} of mcover.lab.training")
+    names = ", ".join(f"{one.__name__}()" for one in allowed)
+    return checks.instance("method", method, allowed, f"one of {names} of mcover.lab.training")
+
+
+def check_optimizer(training: Training, method: BinaryMethod) -> None:
+    """Refuses what a method cannot be trained with."""
+    given = (training.optimizer, training.lr_schedule)
+    if isinstance(method, Entropy) and given != ("sgd", "constant"):
+        raise McoverError(
+            f"optimizer is {given[0]!r} and lr_schedule {given[1]!r}, and Entropy-SGD walks by SGD "
+            "of a constant rate; leave both out, or take another method."
+        )

@@ -22,12 +22,22 @@ from mcover import checks
 from mcover.errors import McoverError, McoverWarning
 from mcover.lab.data import Dataset, holdout, load, mislabel, pooled, split_name, subset
 from mcover.lab.training import options
-from mcover.lab.training.options import SAM, SGD, SLOW, Lifted, Method, Sharpening, Training
+from mcover.lab.training.options import (
+    SAM,
+    SGD,
+    SLOW,
+    BinaryMethod,
+    Lifted,
+    Method,
+    Sharpening,
+    Training,
+)
 from mcover.lifting import Directed, Messages
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from mcover.lab.binary_models import BinaryArchitecture
     from mcover.lab.models import Architecture
     from mcover.lab.training.loop import History, Status
 
@@ -55,13 +65,14 @@ class _Trial:
     """What trials of all models have."""
 
     kind: ClassVar[str]
+    methods: ClassVar[tuple[type[BinaryMethod], ...]] = options.METHODS
 
     data: DataName = "digits"
     """What to learn: digits (no download), mnist or fashion-mnist; or some classes of one, by
     number or name: digits:3,8 or fashion-mnist:dress,coat."""
     training: Training = _NETWORK
     """How to train."""
-    method: Method = _DIRECTED
+    method: BinaryMethod = _DIRECTED
     """What moves the weights."""
     images: int | None = None
     """Training images, as many of each class; none is all."""
@@ -76,7 +87,8 @@ class _Trial:
     def __post_init__(self) -> None:
         split_name(self.data)
         checks.instance("training", self.training, Training, "Training(epochs=40)")
-        options.check_method(self.method)
+        options.check_method(self.method, self.methods)
+        options.check_optimizer(self.training, self.method)
         checks.counts(self, "images", "validation", optional=True, most=options.MOST)
         checks.numbers_of(self, "label_noise", least=0, below=1)
         if self.subset_seed is not None:
@@ -87,7 +99,7 @@ class _Trial:
         """M, where 1 is a plain model."""
         return getattr(self.method, "covers", 1)
 
-    def architecture(self, data: Dataset) -> Architecture:
+    def architecture(self, data: Dataset) -> Architecture | BinaryArchitecture:
         """The model that is trained, without its weights."""
         raise NotImplementedError
 
@@ -134,7 +146,7 @@ class _Trial:
             return mcover.lift(base, covers, *how, noise=method.noise, seed=[seed, 1])
 
     @property
-    def _moved_by(self) -> Method:
+    def _moved_by(self) -> BinaryMethod:
         """The method that acts: one routed cover is the model itself, and trains by SGD."""
         return SGD() if isinstance(self.method, Lifted) and self.covers == 1 else self.method
 
@@ -143,17 +155,19 @@ class _Trial:
         seed: int,
         progress: Callable[[Status], None] | None = None,
         data: Dataset | None = None,
+        model: nn.Module | None = None,
         **log: Any,
     ) -> History:
         """The training with one seed; one that Ctrl-C ended is returned as far as it went.
 
-        Batches have the seed (seed, 2). The images are those of the seed, unless others are given.
+        Batches have the seed (seed, 2). Images and model are those of the seed, unless others are
+        given; the model is trained in place.
         ``log`` and ``tensorboard`` are those of :func:`fit`.
         """
         from mcover.lab.training.loop import fit
 
         data = data or self.images_of(seed)
-        how, model = self._moved_by, self.build(data, seed)
+        model, how = model or self.build(data, seed), self._moved_by
         return fit(model, data, self.training, how, seed=[seed, 2], progress=progress, **log)
 
     def run(self, seed: int) -> dict[str, float]:
@@ -200,6 +214,8 @@ class NetworkTrial(_Trial):
 
     kind: ClassVar[str] = "network"
 
+    method: Method = _DIRECTED
+    """What moves the weights."""
     model: Model = "mlp"
     """Hidden layers of 512-512 units, the paper's, of 256-256 or of 128-128; convolutions of 16
     and 32 or of 8 and 16 channels; or a transformer of width 32 that reads the rows of an image.
@@ -275,6 +291,7 @@ class DistilledTrial(NetworkTrial):
         seed: int,
         progress: Callable[[Status], None] | None = None,
         data: Dataset | None = None,
+        model: nn.Module | None = None,
         **log: Any,
     ) -> History:
         """The student's training; gradients are those of the members too."""
@@ -287,7 +304,7 @@ class DistilledTrial(NetworkTrial):
             teachers.append(super().train(seed + _FAR * number, progress, data))
             if teachers[-1].interrupted:
                 return teachers[-1]
-        student = self.build(data, seed)
+        student = model or self.build(data, seed)
         models = [teacher.model for teacher in teachers]
         objective = DistillingObjective(student, models, self.temperature, self.weight)
         given = {"progress": progress, "objective": objective} | log

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mcover.errors import McoverError
 from mcover.lab.studies.catalogue import (
+    binary,
     costs,
     league,
     networks,
@@ -36,6 +37,7 @@ STUDIES: dict[str, Study] = {
         networks.LOW_DATA_CONV,
         league.LEAGUE,
         when.WHEN,
+        binary.BINARY_NETWORKS,
     )
 }
 
