@@ -37,14 +37,14 @@ COUNTS = {
     "covers": {"perceptron": 340},
     "perceptron-variants": {"perceptron": 1400, "message-passing": 300},
     "sweeps-per-temperature": {"perceptron": 700},
-    "time-to-solution": {"perceptron": 16640, "message-passing": 5160},
+    "time-to-solution": {"perceptron": 12320, "message-passing": 4080},
     "costs": {"cost": 240},
     "equal-budget": {"perceptron": 500, "network": 70, "repeated": 20},
     "low-data": {"network": 227},
     "low-data-conv": {"network": 118},
     "when": {"network": 2340},
     "league": {"network": 295, "cover": 19, "distilled": 19, "repeated": 10},
-    "binary-networks": {"binary-network": 320},
+    "binary-networks": {"binary-network": 240},
 }
 
 

@@ -109,7 +109,7 @@ def _cells(scale: Scale, sizes: Sequence[int], alphas: Sequence[float], trials: 
     )
 
 
-_CHOOSING = Choosing(extra={}, outcome="core_seconds", how="tts", seeds=16)
+_CHOOSING = Choosing(extra={}, outcome="core_seconds", how="tts", seeds=8)
 
 SOLUTION_TIMES = Study(
     name="time-to-solution",
