@@ -10,7 +10,8 @@ import pytest
 from mcover.cli.main import parse
 from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, QUANTIZERS, ROOT, blocks, printed, shown
 
-OTHERS = ["CONTRIBUTING.md", "SECURITY.md", "results/README.md"]
+RESULTS = ["results/README.md", "results/frontier.md"]
+OTHERS = ["CONTRIBUTING.md", "SECURITY.md", *RESULTS]
 MEASURED = "docs/sklearn-benchmark.md"  # what a command of minutes printed, which is not run here
 LANGUAGES = {"python", "text", "sh", "bibtex"}
 
@@ -98,7 +99,7 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", [p for p in MARKDOWN if p not in ("README.md", *FRAMEWORKS)])
 def test_numbers_with_an_interval_are_those_of_the_results(page):
-    flat = re.sub(r"\s+", " ", text_of("results/README.md"))
+    flat = re.sub(r"\s+", " ", "\n".join(map(text_of, RESULTS)))
     prose = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
     stated = re.findall(r"−?\d+\.\d+ \[[^\]]+\]", re.sub(r"\s+", " ", prose))
     assert not [number for number in stated if number not in flat]
