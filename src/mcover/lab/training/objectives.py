@@ -208,8 +208,11 @@ def objective_of(model: nn.Module) -> Objective:
     """Committee machines have an objective of their own; every other module the cross-entropy."""
     if isinstance(getattr(model, "net", model), committee.CommitteeMachine):
         return CommitteeObjective(model)
-    is_binary = any(isinstance(part, binary.SignWeight) for part in model.modules())
-    return BinaryObjective(model) if is_binary else Objective(model)
+    try:
+        binary.latents(model)
+    except McoverError:  # it has none
+        return Objective(model)
+    return BinaryObjective(model)
 
 
 def is_covered(model: nn.Module) -> bool:
