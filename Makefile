@@ -96,6 +96,7 @@ bench: $(VENV)/.torch
 	$(RUN) bench/import_time.py
 	$(RUN) bench/permutations.py
 	$(RUN) bench/annealing.py
+	$(RUN) bench/short_schedules.py
 	$(RUN) bench/lift.py
 	$(RUN) bench/directed.py
 	$(RUN) bench/first_step.py

@@ -30,6 +30,7 @@ def main() -> None:
     print(data)
     # Independent starts; the first is that of plain SGD.
     machines = [CommitteeMachine(data.inputs, hidden=9, seed=[0, k]) for k in range(given.covers)]
+    # Rows have norm √N: this rate is N times that of rows of norm 1.
     training = Training(
         given.epochs, batch=100, lr=10.0, momentum=0.0, evaluate_every=given.epochs,
         stop_loss=1e-7, stop_error=0.0,

@@ -1,9 +1,9 @@
-"""Writes ``README.md`` and ``sweeps.md`` beside this file: prose, and tables filled from the rows.
+"""Writes ``README.md``, ``frontier.md`` and ``sweeps.md`` here: prose, and tables of the rows.
 
     python results/page.py           # writes the pages
     python results/page.py --check   # says whether they are what the rows give
 
-The prose is in ``README.md.j2``. In there, ``{{ table(study, title) }}`` is a table that
+The prose is in the files that end in ``.md.j2``. In there, ``{{ table(study, title) }}`` is a table that
 ``mcover study show STUDY --scale paper --markdown`` prints of the rows in STUDY.csv,
 ``{{ sweep(title) }}`` one of ``sweeps.py`` and ``{{ amp }}`` that of ``amp.py``.
 """
@@ -21,7 +21,6 @@ from mcover.lab.studies.rows import by_key, read_csv
 from mcover.lab.studies.summary import Table
 
 HERE = Path(__file__).parent
-TEMPLATE = HERE / "README.md.j2"
 OTHER_FILES = {"table-1": ("perceptron-variants", "committee-errors", "mlp-errors")}
 
 
@@ -30,13 +29,17 @@ def pages() -> dict[Path, str]:
     swept = sweeps.tables()
     # Markdown, not HTML: nothing is to be escaped.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
-    readme = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        table=table,
-        sweep=lambda title: _one(swept, title).markdown(),
-        amp=(HERE / "amp.md").read_text(encoding="utf-8").strip(),
-    )
+    given = {
+        "table": table,
+        "sweep": lambda title: _one(swept, title).markdown(),
+        "amp": (HERE / "amp.md").read_text(encoding="utf-8").strip(),
+    }
     more = "\n".join(f"**{one.title}**\n\n{one.markdown()}\n" for one in swept)
-    return {HERE / "README.md": readme, HERE / "sweeps.md": more}
+    filled = {HERE / "sweeps.md": more}
+    for template in sorted(HERE.glob("*.md.j2")):
+        prose = environment.from_string(template.read_text(encoding="utf-8"))
+        filled[template.with_suffix("")] = prose.render(given)
+    return filled
 
 
 def table(name: str, title: str, without: tuple[str, ...] = ()) -> str:

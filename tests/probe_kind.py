@@ -21,7 +21,9 @@ def register() -> None:
 
 @dataclass(frozen=True)
 class Probe:
-    """Seeds at which it refuses, crashes, exits, kills itself or finds no number."""
+    """Seeds at which it refuses, crashes, exits, kills itself, finds no number or tells
+    how many threads BLAS may have.
+    """
 
     kind: ClassVar[str] = "probe"
 
@@ -34,6 +36,7 @@ class Probe:
     leave: tuple[int, ...] = ()
     die: tuple[int, ...] = ()
     nan: tuple[int, ...] = ()
+    threads: tuple[int, ...] = ()
     validation: int = 0
     unprepared: str = ""
 
@@ -56,6 +59,8 @@ class Probe:
             os.kill(os.getpid(), signal.SIGKILL)
         if seed in self.nan:
             return {"value": float("nan"), "solved": 0.0}
+        if seed in self.threads:
+            return {"value": float(os.environ["OPENBLAS_NUM_THREADS"]), "solved": 1.0}
         return {"value": seed + self.shift, "solved": float(seed % 2)}
 
 

@@ -6,6 +6,7 @@ margins and votes as they are; `value` turns them into the physical energy.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -52,23 +53,30 @@ def random_weights(rng, covers, sites):
     return np.array(weights)
 
 
+def margins(gauged, network, hidden):
+    """What each pattern is judged by: the margin (perceptron) or the sum of votes (committee)."""
+    inputs = gauged.shape[1]
+    fields = [gauged @ network[k * inputs : (k + 1) * inputs] for k in range(hidden)]
+    if hidden == 1:
+        return [int(field) for field in fields[0]]
+    # A field of zero votes against the label.
+    return [sum(1 if field[mu] > 0 else -1 for field in fields) for mu in range(len(gauged))]
+
+
 def network_energy(gauged, network, hidden, energy):
     """The integer energy of one network (K*N weights) over all patterns.
 
     The number of errors, or how far margins (perceptron) or votes (committee) lie below zero.
     """
-    inputs = gauged.shape[1]
-    fields = [gauged @ network[k * inputs : (k + 1) * inputs] for k in range(hidden)]
-    result = 0
-    for mu in range(gauged.shape[0]):
-        # A field of zero votes against the label.
-        votes = sum(1 if field[mu] > 0 else -1 for field in fields)
-        margin = int(fields[0][mu]) if hidden == 1 else votes
-        if energy == "errors":
-            result += 1 if margin <= 0 else 0
-        else:
-            result += max(0, -margin)
-    return result
+    values = margins(gauged, network, hidden)
+    if energy == "errors":
+        return sum(1 for margin in values if margin <= 0)
+    return sum(max(0, -margin) for margin in values)
+
+
+def context(routes, weights, s, alpha):
+    """The virtual network (s, α)."""
+    return np.array([weights[route[alpha], q] for q, route in enumerate(routes[s])])
 
 
 def lifted_energy(gauged, routes, weights, hidden, energy):
@@ -76,7 +84,7 @@ def lifted_energy(gauged, routes, weights, hidden, energy):
     result = 0
     for s in range(routes.shape[0]):
         for alpha in range(weights.shape[0]):
-            network = np.array([weights[route[alpha], q] for q, route in enumerate(routes[s])])
+            network = context(routes, weights, s, alpha)
             result += network_energy(gauged, network, hidden, energy)
     return result
 
@@ -104,6 +112,23 @@ def probability(x, rule):
     return 1.0 if x <= 0 else math.exp(-x)
 
 
+def permutation(rng, count):
+    """A uniform order of 0..count-1: each number takes the place of one before it, or stays."""
+    sequence = []
+    for i in range(count):
+        sequence.append(i)
+        j = rng.below(i + 1)
+        sequence[i], sequence[j] = sequence[j], sequence[i]
+    return sequence
+
+
+def proposals_of(order, count, rng):
+    """The indices of one sweep, drawn when they are needed."""
+    if order == "random":
+        return (rng.below(count) for _ in range(count))
+    return permutation(rng, count) if order == "permutation" else range(count)
+
+
 def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, order, rng):
     """One sweep at each temperature.
 
@@ -116,7 +141,7 @@ def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, 
         temperatures: one per sweep.
         gammas: the coupling of the covers, one per sweep.
         rule: "glauber" or "metropolis".
-        order: "random" or "sequential".
+        order: "random", "sequential" or "permutation".
         rng: a Xoshiro.
 
     Returns:
@@ -132,8 +157,7 @@ def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, 
     now = measure()
     for temperature, gamma in zip(temperatures, gammas, strict=True):
         taken = 0
-        for step in range(sites * covers):
-            index = rng.below(sites * covers) if order == "random" else step
+        for index in proposals_of(order, sites * covers, rng):
             u = rng.uniform()
             q, beta = index // covers, index % covers
             before = coupling(weights)
@@ -149,6 +173,119 @@ def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, 
         accepted.append(taken)
         energies.append(value(now, inputs, hidden, destinations, energy))
     return accepted, energies
+
+
+def unsatisfied(gauged, routes, weights, hidden, energy):
+    """All (s, α, μ) that add to the energy."""
+    result = []
+    for s in range(routes.shape[0]):
+        for alpha in range(weights.shape[0]):
+            values = margins(gauged, context(routes, weights, s, alpha), hidden)
+            for mu, margin in enumerate(values):
+                if margin < 0 or (margin == 0 and energy == "errors"):
+                    result.append((s, alpha, mu))
+    return result
+
+
+def repairing(gauged, routes, weights, hidden, s, alpha, mu):
+    """The sites of context (s, α) whose flip helps pattern μ, or the vote of a unit against it."""
+    network, inputs = context(routes, weights, s, alpha), gauged.shape[1]
+    sites = []
+    for q, w in enumerate(network):
+        unit = network[q // inputs * inputs : (q // inputs + 1) * inputs]
+        if w != gauged[mu, q % inputs] and gauged[mu] @ unit <= 0:
+            sites.append(q)
+    return sites
+
+
+def repair(gauged, routes, weights, hidden, energy, temperatures, gammas, rng):
+    """Focused Metropolis search with the arguments of `anneal`.
+
+    Returns:
+        accepted proposals, physical lifted energy and proposals of each sweep that was begun.
+    """
+    inputs, destinations = gauged.shape[1], routes.shape[0]
+    covers, sites = weights.shape
+    accepted, energies, proposals = [], [], []
+    now = lifted_energy(gauged, routes, weights, hidden, energy)
+    for temperature, gamma in zip(temperatures, gammas, strict=True):
+        taken = made = 0
+        while made < sites * covers and now > 0:
+            made += 1
+            pairs = unsatisfied(gauged, routes, weights, hidden, energy)
+            s, alpha, mu = pairs[rng.below(len(pairs))]
+            candidates = repairing(gauged, routes, weights, hidden, s, alpha, mu)
+            q = rng.below(sites)
+            while q not in candidates:
+                q = rng.below(sites)
+            beta, u = routes[s, q, alpha], rng.uniform()
+            before = coupling(weights)
+            weights[beta, q] = -weights[beta, q]
+            then = lifted_energy(gauged, routes, weights, hidden, energy)
+            x = value(then - now, inputs, hidden, destinations, energy) / temperature
+            x -= gamma / covers * (coupling(weights) - before)
+            if u < probability(x, "metropolis"):
+                now = then
+                taken += 1
+            else:
+                weights[beta, q] = -weights[beta, q]
+        accepted.append(taken)
+        energies.append(value(now, inputs, hidden, destinations, energy))
+        proposals.append(made)
+        if now == 0:
+            break
+    return accepted, energies, proposals
+
+
+def cost(gauged, routes, weights, hidden, energy, gamma):
+    """What descent lowers: the energy, and among equals the loss of coupling."""
+    size = lifted_energy(gauged, routes, weights, hidden, energy)
+    return size, -int(np.sign(gamma)) * coupling(weights)
+
+
+def flipped(weights, index):
+    """A copy with one weight flipped."""
+    other = weights.copy()
+    other[index % weights.shape[0], index // weights.shape[0]] *= -1
+    return other
+
+
+def descend(gauged, routes, weights, hidden, energy, gammas, order, improvement, rng):
+    """Finite differences at zero temperature: a sweep for each coupling, until no flip improves.
+
+    Returns:
+        accepted proposals, physical lifted energy and proposals of each sweep, and whether the last
+        state is known to be a minimum.
+    """
+    inputs, destinations, count = gauged.shape[1], routes.shape[0], weights.size
+    accepted, energies, proposals, minimum = [], [], [], False
+
+    for gamma in gammas:
+        measure = partial(cost, gauged, routes, hidden=hidden, energy=energy, gamma=gamma)
+        taken, made = 0, count
+        if improvement == "best":
+            costs = [measure(flipped(weights, index)) for index in range(count)]
+            if min(costs) < measure(weights):
+                weights[:] = flipped(weights, costs.index(min(costs)))
+                taken = 1
+        else:
+            for index in proposals_of(order, count, rng):
+                if measure(flipped(weights, index)) < measure(weights):
+                    weights[:] = flipped(weights, index)
+                    taken += 1
+        minimum = taken == 0
+        if minimum and improvement == "first" and order == "random":
+            for index in range(count):
+                made += 1
+                if measure(flipped(weights, index)) < measure(weights):
+                    minimum = False
+                    break
+        accepted.append(taken)
+        energies.append(value(measure(weights)[0], inputs, hidden, destinations, energy))
+        proposals.append(made)
+        if minimum:
+            break
+    return accepted, energies, proposals, minimum
 
 
 def energy_from_scratch(state):

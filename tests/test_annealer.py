@@ -58,6 +58,7 @@ def same(one, two):
         {"method": MCover(4, RING, bank=3)},
         {"method": MCover(2, Uniform(), bank=None), "rule": "metropolis"},
         {"method": MCover(3, bank=2), "energy": "errors", "order": "sequential"},
+        {"method": MCover(3, bank=2, redraw_every=3), "order": "permutation"},
         {"method": MCover(3, bank=2, redraw_every=3)},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
@@ -204,6 +205,31 @@ def test_trajectory_records_what_happened():
     chosen = anneal(problem, Vanilla(), schedule=schedule, seed=0, record=[0.3, 0.2])
     assert chosen.trajectory.temperature == pytest.approx([0.3, 0.2])
     assert np.isnan(chosen.trajectory.cover_overlap).all()
+
+
+def test_every_point_of_a_trajectory_is_a_run_that_ended_there():
+    """More points than are worked out together, and some of them alone at the end."""
+    problem, temperatures = teacher_student(31, 1.5, seed=0), np.linspace(0.5, 0.1, 70)
+    how = {"method": MCover(3, bank=2), "seed": 0}
+    course = anneal(problem, schedule=temperatures, record=70, **how).trajectory
+    for point in (0, 31, 32, 63, 64, 69):
+        short = anneal(problem, schedule=temperatures[: point + 1], record=1, **how)
+        assert course.overlap[0, point] == pytest.approx(short.overlap[0])
+        assert course.cover_overlap[0, point] == pytest.approx(cover_overlap(short.weights[0]))
+        assert course.energy[0, point] * 3 * len(problem.patterns) == pytest.approx(short.energy[0])
+
+
+@pytest.mark.parametrize("energy", ["linear", "errors"])
+@pytest.mark.parametrize(("inputs", "hidden"), [(30, 1), (31, 1), (12, 3), (11, 4)])
+def test_the_collapse_has_the_energy_and_errors_that_the_problem_says(energy, inputs, hidden):
+    problem = teacher_student(inputs, 20.0, seed=0, hidden=hidden)
+    result = anneal(problem, MCover(3), schedule=[9.0], num_reads=3, seed=1, energy=energy)
+    expected = problem.energy(result.collapsed_sign, energy)
+    assert expected.min() > 0
+    np.testing.assert_array_equal(result.collapsed_energy, expected)  # to the last bit
+    np.testing.assert_array_equal(
+        result.training_errors, problem.training_errors(result.collapsed_sign)
+    )
 
 
 def test_cover_overlap_is_the_mean_over_pairs():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mcover.errors import McoverError
 from mcover.lab import data
-from mcover.lab.data import Dataset, holdout, load, signs, subset
+from mcover.lab.data import Dataset, holdout, load, mislabel, pooled, signs, subset
 
 
 def idx_bytes(array):
@@ -302,9 +302,59 @@ def test_subsets_follow_the_seed():
     assert draws[0] == draws[1] != draws[2]
 
 
+def test_wrong_labels_are_as_many_as_said_and_any_other_class():
+    """The law: a fixed number, every image as likely, every other class as likely."""
+    whole, draws = numbered(), 400
+    wrong, shifts = np.zeros(120), np.zeros(10)
+    for seed in range(draws):
+        noisy = mislabel(whole, 0.2, seed)
+        assert noisy.test_labels is whole.test_labels
+        assert noisy.train_images is whole.train_images
+        shift = (noisy.train_labels - whole.train_labels) % 10
+        assert np.count_nonzero(shift) == 24
+        wrong += shift != 0
+        shifts += np.bincount(shift[shift != 0], minlength=10)
+    assert shifts[0] == 0
+    # Pearson's statistic: 8 degrees of freedom; and 119 of a hypergeometric draw each time.
+    expected = 24 * draws / 9
+    assert ((shifts[1:] - expected) ** 2 / expected).sum() < 30
+    spread = (wrong / draws - 0.2) / np.sqrt(0.2 * 0.8 / draws)
+    assert np.abs(spread).max() < 4.5
+    assert 0.7 < spread.var() < 1.3
+
+
+def test_wrong_labels_follow_the_seed_and_reach_the_other_part_only_if_asked():
+    held = holdout(numbered(), 40, 0)
+    draws = [mislabel(held, 0.4, seed).train_labels.tolist() for seed in (3, 3, 4)]
+    assert draws[0] == draws[1] != draws[2]
+    both = mislabel(held, 0.4, 3, both=True)
+    assert both.train_labels.tolist() == draws[0]
+    assert np.count_nonzero(both.test_labels != held.test_labels) == 16
+    nothing = mislabel(held, 0.0, 3, both=True)
+    assert np.array_equal(nothing.train_labels, held.train_labels)
+    assert np.array_equal(nothing.test_labels, held.test_labels)
+    two = lopsided()
+    assert np.array_equal(mislabel(two, 0.99, 0).train_labels, 1 - two.train_labels)
+
+
+def test_pooled_pixels_are_means_of_squares():
+    rng = np.random.default_rng(0)
+    images = rng.random((3, 4, 6), dtype=np.float32)
+    labels = np.arange(3)
+    small = pooled(Dataset("d", images, labels, images[:2], labels[:2], 3), 2)
+    for n, row, column in np.ndindex(3, 2, 3):
+        square = [images[n, 2 * row + a, 2 * column + b] for a in (0, 1) for b in (0, 1)]
+        assert small.train_images[n, row, column] == pytest.approx(sum(square) / 4)
+    assert small.train_images.dtype == np.float32
+    np.testing.assert_array_equal(small.test_images, small.train_images[:2])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: mislabel(numbered(), 1.0, 0), "share is 1.0"),
+        (lambda: mislabel(numbered(classes=1), 0.1, 0), "write share=0"),
+        (lambda: pooled(load("digits"), 3), "pool is 3, and images of digits are 8 x 8"),
         (lambda: subset(numbered(), 0, 0), "from 1 to 120"),
         (lambda: subset(numbered(), 121, 0), "from 1 to 120"),
         (lambda: holdout(numbered(), 120, 0), "leaves none"),

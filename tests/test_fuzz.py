@@ -270,6 +270,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
             "energy": nothing,
             "rule": nothing,
             "order": nothing,
+            "improvement": nothing,
             "stop_at_zero": flag,
             "workers": optional(whole(1)),
             "initial_states": optional(nothing),

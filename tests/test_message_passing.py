@@ -17,6 +17,7 @@ from mcover.annealing import (
     state_evolution,
 )
 from mcover.errors import McoverError
+from mcover.seeds import streams
 
 
 def task(n, alpha, seed):
@@ -56,6 +57,66 @@ def test_damping_leaves_the_fixed_point_alone():
     assert plain.converged
     assert damped.converged
     np.testing.assert_allclose(damped.magnetization, plain.magnetization, atol=1e-4)
+
+
+def by_loops(patterns, labels, start, iterations, reinforcement, damping=0.0):
+    """Magnetizations by the equations, a weight and a pattern at a time."""
+    count, n = patterns.shape
+    x = [[labels[p] * patterns[p][i] / math.sqrt(n) for i in range(n)] for p in range(count)]
+    m, field, g = list(start), [0.0] * n, [0.0] * count
+    for t in range(iterations):
+        v = max(sum((1 - m[i] ** 2) / n for i in range(n)), 1 / n)
+        curvature = 0.0
+        omega = [sum(x[p][i] * m[i] for i in range(n)) - v * g[p] for p in range(count)]
+        for p in range(count):
+            tie = 0.0 if n % 2 else 1 / math.sqrt(n)
+            edges = [(omega[p] + side * tie) / math.sqrt(v) for side in (1, -1)]
+            likelihood = sum(ndtr(e) for e in edges) / 2
+            slope = sum(norm.pdf(e) for e in edges) / 2 / math.sqrt(v)
+            bend = -sum(e * norm.pdf(e) for e in edges) / 2 / v
+            g[p] = slope / likelihood
+            curvature += (g[p] ** 2 - bend / likelihood) / n
+        rho = 1 - (1 - reinforcement) ** t
+        for i in range(n):
+            data = sum(x[p][i] * g[p] for p in range(count)) + curvature * m[i]
+            fresh = data + rho * field[i]
+            field[i] = fresh if t == 0 else (1 - damping) * fresh + damping * field[i]
+        m = [math.tanh(h) for h in field]
+    return np.array(m)
+
+
+@pytest.mark.parametrize("n", [10, 11])
+@pytest.mark.parametrize(("reinforcement", "damping"), [(0.0, 0.0), (0.1, 0.0), (0.3, 0.4)])
+def test_an_iteration_is_that_of_the_equations(n, reinforcement, damping):
+    patterns, labels, _ = task(n, 0.8, 3)
+    start = streams(5, 1)[0].normal(0.0, 1e-3, size=(n,))
+    for iterations in (1, 2, 7):
+        how = {"max_iterations": iterations, "reinforcement": reinforcement, "damping": damping}
+        found = amp(patterns, labels, seed=5, tolerance=1e-300, **how).magnetization
+        expected = by_loops(patterns, labels, start, iterations, reinforcement, damping)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_reinforcement_polarises_where_the_posterior_does_not():
+    patterns, labels, _ = task(501, 0.4, 1)
+    plain = amp(patterns, labels)
+    forced = amp(patterns, labels, reinforcement=0.02)
+    assert plain.self_overlap < 0.5
+    assert not plain.solved
+    assert forced.self_overlap > 0.9
+    assert forced.solved  # one of the many students that fit, by itself
+
+
+def test_reinforcement_finds_the_teacher_above_the_threshold_and_stops_there():
+    for seed in range(3):
+        patterns, labels, teacher = task(500, 1.8, seed)
+        full = amp(patterns, labels, reinforcement=0.003)
+        found = amp(patterns, labels, reinforcement=0.003, stop_at_zero=True)
+        assert found.solved
+        assert np.array_equal(found.weights, teacher)
+        assert found.iterations <= full.iterations
+        before = amp(patterns, labels, reinforcement=0.003, max_iterations=found.iterations - 1)
+        assert not before.solved  # it stops at the first iteration that fits
 
 
 @pytest.mark.parametrize("n", [2000, 2001])
@@ -195,6 +256,9 @@ GOOD = np.ones((3, 5)), np.ones(3)
             "damping is 1.0; write .* at least 0 and below 1",
         ),
         (lambda: amp(*GOOD, damping=math.nan), "damping is nan"),
+        (lambda: amp(*GOOD, reinforcement=1), "reinforcement is 1; write .* below 1"),
+        (lambda: amp(*GOOD, reinforcement=-0.1), "reinforcement is -0.1"),
+        (lambda: amp(*GOOD, stop_at_zero="yes"), "stop_at_zero is 'yes'"),
         (lambda: amp(*GOOD, tolerance=0), "tolerance is 0; write a finite number above 0"),
         (
             lambda: amp(*GOOD, max_iterations=0),

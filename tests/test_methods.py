@@ -14,8 +14,9 @@ from mcover.errors import McoverError
 from mcover.lab import data
 from mcover.lab.committee import CommitteeMachine
 from mcover.lab.models import Mlp
-from mcover.lab.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Training
-from mcover.lab.training.loop import Batches, fit
+from mcover.lab.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Soup, Training
+from mcover.lab.training.draws import Batches
+from mcover.lab.training.loop import fit
 
 TINY = Mlp((64, 12, 10))
 METHODS = (
@@ -26,6 +27,7 @@ METHODS = (
     Entropy(inner_steps=5),
     SWA(),
     EMA(decay=0.9),
+    Soup(branches=2),
     SAM(),
 )
 ON_COVERS = METHODS[1:4]
@@ -83,6 +85,7 @@ def test_every_method_learns_with_every_model(kind, method, digits, pair):
         (SGD(), 1),
         (SWA(), 1),
         (EMA(), 1),
+        (Soup(branches=2, trunk=0.0), 1),
         (SAM(), 2),
         (Entropy(inner_steps=4), 1),
         (Lifted(covers=3), 3),
@@ -229,7 +232,7 @@ def numbered(count):
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("each", [None, 3])
 def test_a_pass_has_every_image_once_for_every_cover(each, whole, monkeypatch):
-    monkeypatch.setattr("mcover.lab.training.loop._WHOLE_BYTES", 1 << 25 if whole else 0)
+    monkeypatch.setattr("mcover.lab.training.draws._WHOLE_BYTES", 1 << 25 if whole else 0)
     batches = Batches(*numbered(10), 4, np.random.SeedSequence(1), each)
     seen = []
     for _ in range(2):

@@ -1,9 +1,18 @@
+import itertools
+
 import numpy as np
 import pytest
 from scipy.stats import permutation_test
 
 from mcover import McoverError
-from mcover.statistics import fraction, holm, mean, paired, time_to_solution
+from mcover.statistics import (
+    fraction,
+    holm,
+    mean,
+    paired,
+    paired_time_to_solution,
+    time_to_solution,
+)
 
 
 def test_mean_intervals_cover_the_truth_as_often_as_they_say():
@@ -39,6 +48,63 @@ def test_time_to_solution_is_the_cost_of_restarts():
     never = time_to_solution([False] * 5, [7.0] * 5)
     assert never.value == np.inf
     assert never.low < np.inf
+
+
+def runs(solved, cost):
+    return np.array(solved, bool), np.array(cost, float)
+
+
+def test_a_ratio_of_times_to_solution_is_that_of_the_two():
+    rng = np.random.default_rng(1)
+    ours, theirs = runs(rng.random(60) < 0.6, rng.random(60)), runs(rng.random(60) < 0.2, [2] * 60)
+    found = paired_time_to_solution(ours, theirs)
+    value = time_to_solution(*ours).value / time_to_solution(*theirs).value
+    assert found.difference.value == pytest.approx(value)
+    assert found.difference.low < value < found.difference.high < 1
+    assert found.difference.n == 60
+    assert found.p == pytest.approx(2e-5, rel=0.1)
+    back = paired_time_to_solution(theirs, ours).difference
+    ends = 1 / found.difference.high, 1 / found.difference.low
+    assert (back.low, back.high) == pytest.approx(ends, rel=1e-6)
+    same = paired_time_to_solution(ours, ours)
+    assert (same.difference.value, same.p) == (1, 1)
+
+
+def test_the_test_of_a_ratio_swaps_methods_within_instances():
+    ours, theirs = runs([1, 1, 0, 1], [1, 2, 3, 4]), runs([0, 1, 1, 0], [5, 1, 1, 2])
+    ratios = []
+    for swaps in itertools.product([False, True], repeat=4):
+        sides = [np.where(swaps, b, a) for a, b in zip(ours, theirs, strict=True)]
+        others = [np.where(swaps, a, b) for a, b in zip(ours, theirs, strict=True)]
+        ratios.append(time_to_solution(*sides).value / time_to_solution(*others).value)
+    found = np.array(ratios)
+    least = min(np.mean(found <= found[0] + 1e-9), np.mean(found >= found[0] - 1e-9))
+    assert paired_time_to_solution(ours, theirs).p == pytest.approx(min(1, 2 * least))
+
+
+def test_intervals_of_ratios_cover_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    truth = np.log1p(-0.3) / np.log1p(-0.5)
+    hits = 0
+    for _ in range(150):
+        hard = rng.random(80)  # of an instance, for both
+        ours, theirs = runs(hard < 0.5, [1] * 80), runs(hard < 0.3, [1] * 80)
+        found = paired_time_to_solution(ours, theirs).difference
+        hits += found.low <= truth <= found.high
+    assert 0.88 < hits / 150 <= 1.0
+
+
+def test_ratios_without_solutions_are_bounds():
+    solves, never = runs([1, 0] * 10, [1] * 20), runs([0] * 20, [1] * 20)
+    found = paired_time_to_solution(never, solves)
+    assert (found.difference.value, found.difference.high) == (np.inf, np.inf)
+    bound = time_to_solution(*never).low / time_to_solution(*solves).high
+    assert found.difference.low == pytest.approx(bound)
+    back = paired_time_to_solution(solves, never).difference
+    assert (back.value, back.low, back.high) == (0, 0, pytest.approx(1 / bound))
+    neither = paired_time_to_solution(never, never)
+    assert np.isnan(neither.difference.value)
+    assert np.isnan(neither.p)
 
 
 def test_paired_permutations_are_exact_for_few_pairs():
@@ -110,6 +176,10 @@ def test_an_interval_of_one_value_is_not_certainty():
         (lambda: time_to_solution([True, False], [1.0, -2.0]), "the smallest -2"),
         (lambda: time_to_solution([True], [1.0], certainty=1.0), "certainty is 1.0"),
         (lambda: time_to_solution([True], [1.0], certainty=0), "certainty is 0"),
+        (
+            lambda: paired_time_to_solution(([True], [1.0]), ([True, False], [1.0, 1.0])),
+            "as many values on both sides; got 1 and 2",
+        ),
         (lambda: holm(["a"]), "p_values is"),
         (lambda: holm([[0.1, 0.2]]), "p_values is"),
     ],

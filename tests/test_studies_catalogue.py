@@ -3,6 +3,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from matplotlib.markers import CARETUPBASE
 
 from mcover import (
     GaussianRing,
@@ -19,10 +20,12 @@ from mcover.lab.figures.studies import COLUMN, study_figure
 from mcover.lab.figures.style import save
 from mcover.lab.models import Mlp
 from mcover.lab.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
-from mcover.lab.studies.rows import KINDS, by_key
-from mcover.lab.studies.study import PUBLISHED, SCALES
-from mcover.lab.studies.summary import Summary, Table
+from mcover.lab.studies.rows import KINDS, by_key, make_row
+from mcover.lab.studies.study import PUBLISHED, SCALES, Choosing
+from mcover.lab.studies.summary import Summary, Table, gain_title
 from mcover.lab.training import RepeatedTrial, Training, fit
+from mcover.statistics import time_to_solution
+from probe_kind import Probe
 
 CANDIDATES = "Chosen on held-out data"
 
@@ -46,7 +49,8 @@ def test_every_study_runs_at_smoke_scale_and_is_drawn(name, tmp_path):
     for point in summary.points:
         assert point.value.n >= 2
         assert point.value.low <= point.value.value <= point.value.high
-    assert {table.title for table in summary.further} & {"Paired comparisons", "Growth"}
+    titles = {table.title for table in summary.further}
+    assert titles & {"Paired comparisons", "Growth", gain_title(study)}
     assert all(table.lines for table in summary.tables)
     figure = study_figure(summary)
     assert figure.get_size_inches()[0] in (COLUMN, 7.0)
@@ -65,6 +69,9 @@ def test_cells_are_told_apart_and_contrasts_name_series_that_exist(name, scale):
     if scale == "paper":
         series = {cell.series for cell in cells}
         assert {one for pair in study.contrasts for one in pair} <= series
+        assert {*study.rivals, *study.gains} <= series
+        assert not set(study.rivals) & set(study.gains)
+        assert bool(study.rivals) == (study.picture == "gain")
         assert set(study.growth) <= {(cell.panel, cell.series) for cell in cells}
     assert study.title
     assert study.about
@@ -276,6 +283,85 @@ def test_a_candidate_that_failed_is_shown_and_not_marked(searched):
         found = {line[1]: line[-3:] for line in table.lines}
         assert found.pop(best) == shown
         assert sorted(found.values()) == [("3", "0", ""), ("3", "0", ""), ("3", "0", "✓")]
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory):
+    """Times to solution at smoke scale."""
+    study = find_study("time-to-solution")
+    plan = study.plan("smoke", trials=4)
+    with Store(tmp_path_factory.mktemp("store") / "s.sqlite") as store:
+        run(plan, store, Inline())
+        return study, plan, by_key(store.rows())
+
+
+def test_times_to_solution_are_chosen_on_other_instances_and_tested_on_fresh_ones(timed):
+    study, plan, rows = timed
+    summary = summarize(study, "smoke", plan, rows)
+    for point in summary.points:
+        assert {row.seed for row in point.rows} == set(range(4))  # not those it was chosen by
+        scores = {}
+        for label, tries in plan.tried(point.cell, rows).items():
+            assert [row.seed for row in tries] == [1000, 1001]
+            solved = [row.outcome["solved"] > 0 for row in tries]
+            cost = [row.outcome["core_seconds"] for row in tries]
+            scores[label] = (time_to_solution(solved, cost).value, -np.mean(cost))
+        assert point.cell.chosen == min(scores, key=lambda label: scores[label])
+        solved = [row.outcome["solved"] > 0 for row in point.rows]
+        cost = [row.outcome["core_seconds"] for row in point.rows]
+        assert point.value == time_to_solution(solved, cost)
+    (table,) = summary.measured
+    assert table.header[3:6] == ("TTS99, core seconds", "TTS99, 10⁶ proposals", "solved")
+    ratios = titled(summary, "Paired comparisons")
+    assert ratios.header[1:3] == ("ratio of TTS99", "of core seconds [95 % interval]")
+    (line,) = [line for line in ratios.lines if line[1] == "M-cover / RSA"]
+    values = {point.cell.series: point.value.value for point in summary.points}
+    ratio = values["M-cover"] / values["RSA"]
+    assert line[2].startswith(f"{ratio:.3g} [") or not np.isfinite(ratio)
+
+
+def test_times_without_a_solution_are_drawn_as_arrows_from_their_bound(timed):
+    study, plan, rows = timed
+    lost = {point.cell.config for point in summarize(study, "smoke", plan, rows).points[:1]}
+    never = {
+        key: replace(row, outcome=row.outcome | {"solved": 0.0})
+        if row.config in lost and row.seed < 1000
+        else row
+        for key, row in rows.items()
+    }
+    summary = summarize(study, "smoke", plan, never)
+    (axes,) = study_figure(summary).axes
+    assert axes.get_yscale() == "log"
+    assert summary.points[0].value.value == np.inf
+    arrows = [line for line in axes.lines if line.get_marker() == CARETUPBASE]
+    assert len(arrows) == 1
+    assert arrows[0].get_ydata()[0] > summary.points[0].value.low
+
+
+def test_candidates_are_scored_by_what_a_solution_costs():
+    def tried(cost, solved):
+        found = [{"core_seconds": cost, "solved": float(one)} for one in solved]
+        return [make_row(Probe("p"), seed, one, "", 0.0) for seed, one in enumerate(found)]
+
+    choosing = Choosing(extra={}, outcome="core_seconds", how="tts", seeds=4)
+    often, rarely = tried(2.0, [1, 1, 0, 1]), tried(1.0, [0, 0, 0, 1])
+    assert choosing.score(often) < choosing.score(rarely)
+    never, dear = tried(1.0, [0] * 4), tried(5.0, [0] * 4)
+    assert choosing.score(rarely) < choosing.score(dear) < choosing.score(never)
+    failed = [replace(often[0], status="failed", outcome={}), *often[1:]]
+    assert choosing.score(never) < choosing.score(failed)
+
+
+def test_sweeps_per_temperature_match_in_proposals():
+    found = {}
+    for cell in find_study("sweeps-per-temperature").at("smoke"):
+        found[cell.series] = cell.trial.run(0)["proposals"]
+    assert found["vanilla, 9 sweeps"] == found["RSA M=3, 3 sweeps"]
+    assert found["vanilla, 9 sweeps"] == found["M-cover M=3, 3 sweeps"]
+    assert found["vanilla, 3 sweeps"] == 3 * found["vanilla"] == found["M-cover M=3"]
+    shared = {cell.series: cell.config for cell in find_study("table-1").at("paper")[:3]}
+    for cell in find_study("sweeps-per-temperature").at("paper"):
+        assert shared.get(cell.series, cell.config) == cell.config
 
 
 def test_without_candidates_there_is_no_table_of_them(tmp_path):

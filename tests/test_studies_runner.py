@@ -39,6 +39,15 @@ def lines(log: Path) -> list[str]:
     return [line.rsplit(" ", 1)[0] for line in log.read_text().splitlines()]
 
 
+def test_a_process_has_one_core_for_blas_as_well():
+    engine = Processes(1)
+    try:
+        row = engine.submit(probe_kind.Probe("p", threads=(3,)), 3).result()
+    finally:
+        engine.shutdown()
+    assert row.outcome["value"] == 1
+
+
 def test_what_is_there_is_not_run_again(store, tmp_path):
     log = tmp_path / "log"
     few = probe_kind.cell(trials=2, log=str(log))

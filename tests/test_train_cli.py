@@ -47,9 +47,10 @@ def train(words, folder):
         "lifted --covers 1 --dropout 0.3 --weight-noise 0.01",
         "swa --average-from 0",
         "ema --decay 0.9",
+        "soup --branches 2 --trunk 0 --drop-connect 0.1",
         "sam --rho 0.01",
         "entropy --inner-steps 2",
-        "rsgd --covers 3 --growth 10",
+        "rsgd --covers 3 --growth 10 --growth-epochs 1",
         "elastic --covers 3 --period 2",
         "lifted --covers 3 messages --streams 2 --blocks 4",
         "lifted --covers 3 ring --sigma 2 messages --mixer exact",
@@ -85,7 +86,7 @@ COMMITTEE = "train committee --images 100 --epochs 20 --evaluate-every 10"
 
 
 @pytest.mark.parametrize(
-    "method", ["lifted", "rsgd", "elastic", "entropy", "sgd", "swa", "ema", "sam"]
+    "method", ["lifted", "rsgd", "elastic", "entropy", "sgd", "swa", "ema", "soup", "sam"]
 )
 def test_a_committee_trains_by_every_method(method, tmp_path, capsys):
     target = tmp_path / "machine"

@@ -24,6 +24,7 @@ from mcover.lab.training import (
     Lifted,
     NetworkTrial,
     Training,
+    draws,
     loop,
 )
 from mcover.lab.training.loop import fit
@@ -176,7 +177,7 @@ def test_weight_noise_is_taken_back_bit_by_bit():
     parameters = list(model.parameters())
 
     def crash():
-        with loop._noisy(parameters, 0.1, torch.Generator().manual_seed(0)):
+        with draws.noisy(parameters, 0.1, torch.Generator().manual_seed(0)):
             moved = torch.cat([one.detach().ravel() for one in parameters])
             kept = torch.cat([one.ravel() for one in before.values()])
             assert abs((moved - kept).std().item() - 0.1) < 0.01

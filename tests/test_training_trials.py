@@ -17,11 +17,14 @@ from mcover.lab.training import (
     SGD,
     SWA,
     CommitteeTrial,
+    CoverTrial,
+    DistilledTrial,
     Elastic,
     Entropy,
     Lifted,
     NetworkTrial,
     RepeatedTrial,
+    Soup,
     Training,
 )
 from mcover.lab.training.trials import outcome
@@ -35,6 +38,7 @@ METHODS = (
     Entropy(),
     SWA(),
     EMA(decay=0.9),
+    Soup(),
     SAM(),
 )
 SHORT = replace(CommitteeTrial().training, epochs=100, batch=20, evaluate_every=20)
@@ -90,8 +94,10 @@ def test_trials_survive_json(method):
     for trial in (
         digits(method, schedule=FAST, validation=50, subset_seed=None),
         digits(ring),
-        NetworkTrial(method=method, dropout=0.5),
+        NetworkTrial(method=method, dropout=0.5, model="transformer", label_noise=0.2, pool=2),
         RepeatedTrial(NetworkTrial("mnist", method=SGD()), 3, "vote"),
+        CoverTrial("mnist", method=method),
+        DistilledTrial("mnist", members=2, temperature=3.0, weight=0.5),
     ):
         plain = json.loads(json.dumps(to_plain(trial)))
         assert from_plain(type(trial), plain) == trial
@@ -124,6 +130,37 @@ def test_a_validation_split_never_shows_the_test_images():
     assert len(split.train_labels) == 100
     pixels = {image.tobytes() for image in whole.test_images}
     assert not any(image.tobytes() in pixels for image in split.test_images)
+
+
+def test_label_noise_is_the_same_for_all_methods_and_spares_the_test_images():
+    plain = NetworkTrial("digits", images=200, label_noise=0.3)
+    clean = replace(plain, label_noise=0.0).images_of(4)
+    np.testing.assert_array_equal(
+        *(replace(plain, method=one).images_of(4).train_labels for one in (SGD(), Lifted()))
+    )
+    noisy = plain.images_of(4)
+    assert np.count_nonzero(noisy.train_labels != clean.train_labels) == 60
+    np.testing.assert_array_equal(noisy.train_images, clean.train_images)
+    np.testing.assert_array_equal(noisy.test_labels, clean.test_labels)
+    assert not np.array_equal(plain.images_of(5).train_labels, noisy.train_labels)
+
+
+def test_held_out_labels_are_as_noisy_as_those_trained_on():
+    trial = NetworkTrial("digits", images=200, label_noise=0.3, validation=100)
+    clean, noisy = replace(trial, label_noise=0.0).images_of(4), trial.images_of(4)
+    np.testing.assert_array_equal(noisy.test_images, clean.test_images)
+    assert np.count_nonzero(noisy.test_labels != clean.test_labels) == 30
+
+
+def test_pooled_images_are_seen_by_the_model():
+    trial = NetworkTrial("digits", images=100, pool=2, model="tiny-mlp", method=SGD())
+    assert trial.images_of(0).train_images.shape == (100, 4, 4)
+    whole = replace(trial, pool=1).images_of(0).train_images
+    mean = whole.reshape(100, 4, 2, 4, 2).mean((2, 4))
+    np.testing.assert_allclose(trial.images_of(0).train_images, mean)
+    assert model_of(trial, 0)[1].weight.shape == (128, 16)
+    with pytest.raises(McoverError, match="pool is 3"):
+        replace(trial, pool=3).prepare()
 
 
 def test_the_paper_s_training_of_the_committee_is_the_default():
@@ -177,15 +214,18 @@ def test_one_routed_cover_is_the_plain_model():
     assert timeless(alone.run(1)) == timeless(digits(SGD()).run(1))
 
 
-@pytest.mark.parametrize("model", ["small-mlp", "conv"])
+@pytest.mark.parametrize(
+    ("model", "epochs"), [("small-mlp", 3), ("conv", 3), ("small-conv", 6), ("transformer", 12)]
+)
 @pytest.mark.parametrize("routing", [Directed(), Messages()], ids=name)
-def test_trials_of_networks_run_too(model, routing):
+def test_trials_of_networks_run_too(model, epochs, routing):
     method = Lifted(covers=3, routing=routing, noise=0.02, redraw_each_epoch=True)
-    found = NetworkTrial("digits", Training(3, 64), method, images=300, model=model).run(0)
+    how = Training(epochs, 64, evaluate_every=epochs)
+    found = NetworkTrial("digits", how, method, images=300, model=model).run(0)
     assert found["error"] < 0.5
     assert found["train_error"] < 0.5
     assert found["loss"] > 0
-    assert found["gradients"] == 3 * 5 * 3
+    assert found["gradients"] == epochs * 5 * 3
     assert 0 <= found["routed_error"] <= 1
 
 
@@ -195,7 +235,9 @@ def test_an_interrupted_trial_is_no_outcome(monkeypatch):
 
     monkeypatch.setattr("mcover.lab.training.loop._Loop.step", stop)
     plain = NetworkTrial("digits", Training(1), SGD(), images=100, model="small-mlp")
-    for trial in (digits(SGD()), plain, RepeatedTrial(plain, 2)):
+    given = {"training": Training(1), "images": 100, "model": "small-mlp"}
+    pupil, cover = DistilledTrial(**given), CoverTrial(**given)
+    for trial in (digits(SGD()), plain, RepeatedTrial(plain, 2), pupil, cover):
         with pytest.raises(KeyboardInterrupt):
             trial.run(0)
 
@@ -211,8 +253,18 @@ def test_an_interrupted_trial_is_no_outcome(monkeypatch):
         (lambda: NetworkTrial(model="committee"), "model is 'committee'"),
         (lambda: NetworkTrial(images=0), "images is 0"),
         (lambda: NetworkTrial(dropout=1.0), "dropout is 1.0"),
+        (lambda: NetworkTrial(label_noise=1.0), "label_noise is 1.0"),
+        (lambda: NetworkTrial(pool=0), "pool is 0"),
         (lambda: NetworkTrial(training={}), "training is {}"),
         (lambda: RepeatedTrial(SGD()), "trial is"),
+        (lambda: DistilledTrial(members=0), "members is 0"),
+        (lambda: DistilledTrial(temperature=0), "temperature is 0"),
+        (lambda: DistilledTrial(weight=1.5), "weight is 1.5"),
+        (lambda: DistilledTrial(method=RSGD()), "plain networks"),
+        (lambda: RSGD(growth_epochs=0), "growth_epochs is 0"),
+        (lambda: Soup(branches=0), "branches is 0"),
+        (lambda: Soup(trunk=1.0), "trunk is 1.0"),
+        (lambda: Training(drop_connect=1.0), "drop_connect is 1.0"),
         (lambda: RepeatedTrial(NetworkTrial(), 0), "times is 0"),
     ],
 )

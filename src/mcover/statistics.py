@@ -1,6 +1,6 @@
 """Numbers with their intervals: nothing here returns a bare mean."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -82,19 +82,30 @@ def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99
     mean cost × log(1 − certainty) / log(1 − p), at least one run; the interval is that of the
     solved fraction p. Infinite where nothing was solved.
     """
+    (costs, p), certainty = _costs(solved, cost), _certainty(certainty)
+    each = float(costs.mean())
+    value, low, high = each * _restarts(np.array([p.value, p.high, p.low]), certainty)
+    return Estimate(float(value), float(low), float(high), p.n)
+
+
+def _certainty(certainty: float) -> float:
+    return checks.real("certainty", certainty, above=0, below=1)
+
+
+def _costs(solved: ArrayLike, cost: ArrayLike) -> tuple[NDArray[np.float64], Estimate]:
+    """The cost of each trial, and the solved fraction."""
     costs, p = checks.reals("cost", cost).ravel(), fraction(solved)
-    certainty = checks.real("certainty", certainty, above=0, below=1)
     if len(costs) != p.n or np.any(costs < 0):
         seen = f"{len(costs)} entries, the smallest {costs.min():g}, for {p.n} trials"
         raise McoverError(f"cost has {seen}; write a cost of at least 0 for each of them.")
-    each = float(costs.mean())
+    return costs, p
 
-    def restarts(probability: float) -> float:
-        if not 0 < probability < certainty:
-            return 1.0 if probability > 0 else np.inf
-        return float(np.log1p(-certainty) / np.log1p(-probability))
 
-    return Estimate(each * restarts(p.value), each * restarts(p.high), each * restarts(p.low), p.n)
+def _restarts(p: NDArray[np.float64], certainty: float) -> NDArray[np.float64]:
+    """Runs until a solution is seen with that certainty, at least one; infinite at p = 0."""
+    inner = (p > 0) & (p < certainty)
+    needed = np.log1p(-certainty) / np.log1p(-np.where(inner, p, 0.5))
+    return np.where(inner, needed, np.where(p > 0, 1.0, np.inf))
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,7 @@ class Comparison:
     """A paired difference, first minus second, and how often chance alone would be as far out."""
 
     difference: Estimate
+    """Of times to solution the ratio, first over second."""
     p: float
     """Two-sided, of a permutation test; nan for a single pair, which chance cannot be told from."""
 
@@ -119,24 +131,85 @@ def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
         seen = f"{len(ours)} and {len(theirs)}"
         raise McoverError(f"pairs need as many values on both sides; got {seen}.")
     differences = ours - theirs
-    p = _flip_test(differences, seed) if len(differences) > 1 else np.nan
+    n, slack = len(differences), 1e-14 * len(differences) * np.abs(differences).sum()
+
+    def flipped(signs: NDArray[np.int8]) -> NDArray[np.float64]:
+        return np.asarray(signs.astype(float) @ differences)
+
+    # Sums in another order still count as equal.
+    p = _flip_test(flipped, n, float(differences.sum()), slack, seed) if n > 1 else np.nan
     return Comparison(mean(differences, seed), p)
 
 
-def _flip_test(differences: NDArray[np.float64], seed: int) -> float:
-    """Two-sided p of a mean under random signs: that of ``scipy.stats.permutation_test``.
+def paired_time_to_solution(
+    first: tuple[ArrayLike, ArrayLike],
+    second: tuple[ArrayLike, ArrayLike],
+    certainty: float = 0.99,
+    seed: int = 0,
+) -> Comparison:
+    """Ratio of two times to solution on the same instances, each given as (solved, cost).
+
+    The interval is a bootstrap over instances, both methods together; the test swaps the methods
+    within instances, as :func:`paired` does. A resample without any solution counts for both ends.
+    The ratio is nan where neither solved anything; where one did not, its bound is that of the two
+    intervals.
+    """
+    certainty = _certainty(certainty)
+    sides = [_costs(*one)[0] for one in (first, second)]
+    ours, theirs = (
+        np.stack([checks.flags("solved", solved).ravel(), costs]).astype(float)
+        for (solved, _), costs in zip((first, second), sides, strict=True)
+    )
+    if ours.shape != theirs.shape:
+        seen = f"{ours.shape[1]} and {theirs.shape[1]}"
+        raise McoverError(f"pairs need as many values on both sides; got {seen}.")
+    n = ours.shape[1]
+
+    def log_ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+        """From sums over n trials, the solved in row 0 and costs in row 1."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = [np.log(cost) + np.log(_restarts(k / n, certainty)) for k, cost in (a, b)]
+            return np.asarray(logs[0] - logs[1])
+
+    if not ours[0].any() and not theirs[0].any():
+        return Comparison(Estimate(np.nan, 0.0, np.inf, n), np.nan)
+    total, apart = (ours + theirs).sum(axis=1), (ours - theirs).T
+    observed = float(log_ratio(ours.sum(axis=1), theirs.sum(axis=1)))
+    weights = (_kept_weights if n <= _KEPT_PAIRS else _weights)(n, seed)
+    drawn = log_ratio(*((weights @ side.T).T for side in (ours, theirs)))
+    low = np.exp(np.quantile(np.where(np.isnan(drawn), -np.inf, drawn), 0.025, method="lower"))
+    high = np.exp(np.quantile(np.where(np.isnan(drawn), np.inf, drawn), 0.975, method="higher"))
+    if not np.isfinite(observed):  # no resample solves either: what both intervals leave open
+        ours_tts, theirs_tts = (time_to_solution(*one, certainty) for one in (first, second))
+        low = ours_tts.low / theirs_tts.high if observed > 0 else 0.0
+        high = ours_tts.high / theirs_tts.low if observed < 0 else np.inf
+
+    def flipped(signs: NDArray[np.int8]) -> NDArray[np.float64]:
+        moved = (signs.astype(float) @ apart).T
+        return log_ratio(*((total[:, None] + way * moved) / 2 for way in (1, -1)))
+
+    p = _flip_test(flipped, n, observed, 1e-9, seed) if n > 1 else np.nan
+    return Comparison(Estimate(float(np.exp(observed)), float(low), float(high), n), p)
+
+
+def _flip_test(
+    statistic: Callable[[NDArray[np.int8]], NDArray[np.float64]],
+    n: int,
+    observed: float,
+    slack: float,
+    seed: int,
+) -> float:
+    """Two-sided p of a statistic under random signs: that of ``scipy.stats.permutation_test``.
 
     The flips depend on the number of pairs alone, so that tests of as many pairs share them.
+    Statistics within ``slack`` of the observed one count as equal.
     """
-    n = len(differences)
-    observed = differences.sum()
-    slack = 1e-14 * n * np.abs(differences).sum()  # sums in another order still count as equal
     less = more = tests = 0
     for signs in (_kept_flips if n <= _KEPT_PAIRS else _flips)(n, seed):
-        sums = signs.astype(float) @ differences
-        less += int(np.count_nonzero(sums <= observed + slack))
-        more += int(np.count_nonzero(sums >= observed - slack))
-        tests += len(sums)
+        found = statistic(signs)
+        less += int(np.count_nonzero(found <= observed + slack))
+        more += int(np.count_nonzero(found >= observed - slack))
+        tests += len(found)
     drawn = int(n > _EXACT_PAIRS)  # what was observed counts as one of the draws
     return min(1.0, 2 * (min(less, more) + drawn) / (tests + drawn))
 
@@ -155,6 +228,13 @@ def _flips(n: int, seed: int) -> Iterator[NDArray[np.int8]]:
         yield rng.permuted(pairs, axis=-1)[:, 0].reshape(count, n)
 
 
+def _weights(n: int, seed: int) -> NDArray[np.float64]:
+    """How often each of n trials is in each resample of a bootstrap."""
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
+    return drawn.astype(float)
+
+
+_kept_weights = lru_cache(maxsize=2)(_weights)
 _kept_flips = lru_cache(maxsize=4)(lambda n, seed: tuple(_flips(n, seed)))
 
 

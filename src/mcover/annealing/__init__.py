@@ -13,6 +13,7 @@ from mcover.annealing.options import GeometricSchedule as GeometricSchedule
 from mcover.annealing.options import LinearSchedule as LinearSchedule
 from mcover.annealing.options import MCover as MCover
 from mcover.annealing.options import Method as Method
+from mcover.annealing.options import Rule as Rule
 from mcover.annealing.options import Schedule as Schedule
 from mcover.annealing.options import Vanilla as Vanilla
 from mcover.annealing.problems import Committee as Committee

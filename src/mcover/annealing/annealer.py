@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from mcover import checks
 from mcover.annealing.options import (
     AnnealOptions,
     Energy,
+    Improvement,
+    LinearSchedule,
     MCover,
     Method,
     Order,
@@ -26,11 +29,13 @@ from mcover.annealing.options import (
 )
 from mcover.annealing.problems import Problem, Signs, as_signs
 from mcover.annealing.result import AnnealResult, Trajectory, collapse_mean, collapse_sign
+from mcover.errors import McoverError, McoverWarning
 from mcover.routing import draw_bank
 from mcover.seeds import Seed, seed_sequence
 
 _POLL_SECONDS = 0.2
 _SLICE_SECONDS = 0.1  # how long compiled code runs before it looks up
+_TOGETHER = 32  # points of a trajectory whose overlaps are computed in one go
 _COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
 
 
@@ -44,6 +49,7 @@ def anneal(
     energy: Energy = "linear",
     order: Order = "random",
     stop_at_zero: bool = False,
+    improvement: Improvement = "first",
     num_reads: int = 1,
     seed: Seed = None,
     initial_states: ArrayLike | None = None,
@@ -61,11 +67,12 @@ def anneal(
         schedule: one temperature for each sweep of M · sites proposals, also as plain numbers; the
             paper's LinearSchedule(0.4, 0.01, 1e-4) by default.
         num_sweeps: in place of a schedule: so many sweeps from T = 0.4 to 0.01, linearly.
-        rule: of acceptance; this and the next three are explained at
+        rule: of the moves; this and the next four are explained at
             :class:`~mcover.annealing.AnnealOptions`.
         energy: what is minimised.
         order: of proposals in a sweep.
         stop_at_zero: whether to end a read early.
+        improvement: which flips descent takes.
         num_reads: independent runs, each with its own start and routes.
         seed: the same seed gives the same bits on any number of workers, and read r does not depend
             on how many reads there are.
@@ -87,7 +94,15 @@ def anneal(
     """
     checks.instance("problem", problem, Problem, "mcover.teacher_student(1001, 1.5), for example")
     schedule = schedule_of(schedule, num_sweeps)
-    options = AnnealOptions(method, schedule, rule, energy, order, stop_at_zero)
+    options = AnnealOptions(method, schedule, rule, energy, order, stop_at_zero, improvement)
+    if rule == "descent":
+        if num_sweeps is None and schedule != LinearSchedule():
+            _warn(
+                f"its temperatures are not read, only their number, {len(schedule.temperatures())}",
+                "num_sweeps",
+            )
+        if method.coupling_growth:
+            _warn("only the sign of a coupling counts, not its growth", "coupling_growth=0")
     num_reads = checks.whole("num_reads", num_reads, 1)
     threads = checks.cpus() if workers is None else checks.whole("workers", workers, 1)
     for name, function in {"interrupt": interrupt, "progress": progress or None}.items():
@@ -141,17 +156,20 @@ class _Annealing:
         self.problem, self.options, self.reads, self.threads = problem, options, reads, threads
         self.covers, self.bank = options.method.covers, options.bank_size(problem.sites)
         self.temperatures, self.couplings = options.schedule.temperatures(), options.couplings()
+        if options.rule == "descent":
+            self.temperatures = np.zeros_like(self.temperatures)
         self.points = _record_points(record, self.temperatures)
         self.size = (len(problem.patterns), problem.hidden, problem.inputs)
         chain = state_bytes(problem.inputs, *self.size[:2], self.covers, self.bank)
-        of_a_read = self.covers * problem.sites + 8 * len(_COURSE) * len(self.points) + 48
+        of_a_read = self.covers * problem.sites + 8 * len(_COURSE) * len(self.points) + 56
         what = f"{reads} reads on {threads} threads, of {self.covers} covers and {self.bank} "
         remedy = "take a smaller bank, fewer covers, reads or workers"
         checks.memory(threads * chain + reads * of_a_read, what + "destinations", remedy)
         self.starts = _starts(initial_states, reads, self.covers, problem.sites)
         self.weights = np.zeros((reads, self.covers, problem.sites), dtype=np.int8)
         self.energy, self.acceptance = np.full((2, reads), np.nan)
-        self.sweeps, self.seconds = np.zeros(reads, dtype=np.int64), np.zeros(reads)
+        self.sweeps, self.proposals = np.zeros((2, reads), dtype=np.int64)
+        self.seconds = np.zeros(reads)
         self.done = np.zeros(reads, dtype=bool)
         self.last = 0  # the read that moved last
         blank = {name: np.full((reads, len(self.points)), np.nan) for name in _COURSE}
@@ -166,15 +184,14 @@ class _Annealing:
         """Runs all reads on threads while the caller's thread listens."""
         from mcover.annealing.states import compile_kernels, pack_columns
 
-        compile_kernels()
-        columns = pack_columns(self.problem.gauged)
+        compile_kernels(self.options.rule)
+        self.columns = pack_columns(self.problem.gauged)
         halt = threading.Event()
         begin = time.perf_counter()
         with ThreadPoolExecutor(self.threads) as pool:
             try:
                 running: set[Future[None]] = {
-                    pool.submit(self.read, read, seed, columns, halt)
-                    for read, seed in enumerate(seeds)
+                    pool.submit(self.read, read, seed, halt) for read, seed in enumerate(seeds)
                 }
                 while running and not halt.is_set():
                     finished, running = wait(running, _POLL_SECONDS, return_when=FIRST_EXCEPTION)
@@ -194,16 +211,14 @@ class _Annealing:
                     pool.shutdown(wait=True, cancel_futures=True)
         return self.result(interrupted=halt.is_set())
 
-    def read(
-        self, read: int, seed: SeedSequence, columns: NDArray[np.uint64], halt: threading.Event
-    ) -> None:
+    def read(self, read: int, seed: SeedSequence, halt: threading.Event) -> None:
         """Anneals one read; looks at ``halt`` between slices of about a tenth of a second."""
-        from mcover.annealing.kernels import advance
+        from mcover.annealing.searches import run
         from mcover.annealing.states import make_state, random_weights
 
         begin = time.thread_time()
         problem, options, length = self.problem, self.options, len(self.temperatures)
-        how = options.rule, options.order
+        columns = self.columns
         redraw_every = options.method.redraw_every or length
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
@@ -215,29 +230,48 @@ class _Annealing:
         # Where compiled code must come back: records, redraws, the end.
         redraws = np.arange(redraw_every, length, redraw_every)
         stops = np.unique(np.concatenate([self.points + 1, redraws, [length]]))
-        here, slice_, accepted_since, sweeps_since = 0, 1, 0, 0
-        solved = False
-        while here < length and not solved and not halt.is_set():
+        here, slice_, accepted_since, proposals_since = 0, 1, 0, 0
+        recorded: list[Signs] = []
+        over = False
+        while here < length and not over and not halt.is_set():
             if here and here % redraw_every == 0:
                 bank = bank.redraw(redraw_seed.spawn(1)[0])
                 state = make_state(columns, *self.size, bank.routes, state.weights, options.energy)
             there = min(here + slice_, int(stops[np.searchsorted(stops, here, side="right")]))
             since = time.perf_counter()
-            course = self.temperatures[here:there], self.couplings[here:there]
-            accepted, energies = advance(state, *course, *how, rng, options.stop_at_zero)
-            made, took = len(accepted), max(time.perf_counter() - since, 1e-6)
+            done = run(
+                state,
+                self.temperatures[here:there],
+                self.couplings[here:there],
+                rng,
+                options.rule,
+                options.order,
+                options.improvement,
+                options.stop_at_zero,
+                # Fresh routes lead out of a minimum.
+                stop_at_minimum=options.method.redraw_every is None,
+            )
+            made, took = len(done.energies), max(time.perf_counter() - since, 1e-6)
             slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / took)))
-            accepted_since, sweeps_since = accepted_since + int(accepted.sum()), sweeps_since + made
-            solved = options.stop_at_zero and energies[-1] == 0
+            accepted_since += int(done.accepted.sum())
+            proposals_since += int(done.proposals.sum())
+            over = done.over
             here += made
-            self.energy[read] = float(energies[-1]) * state.unit
-            self.acceptance[read] = accepted_since / (sweeps_since * self.covers * problem.sites)
+            self.energy[read] = float(done.energies[-1]) * state.unit
+            self.acceptance[read] = accepted_since / max(proposals_since, 1)
+            self.proposals[read] += done.proposals.sum()
             self.weights[read], self.sweeps[read], self.last = state.weights, here, read
             self.seconds[read] = time.thread_time() - begin
-            if here - 1 in self.points:
-                self._record(read, int(np.searchsorted(self.points, here - 1)))
-                accepted_since = sweeps_since = 0
-        self.done[read] = solved or here == length
+            point = int(np.searchsorted(self.points, here - 1))
+            if point < len(self.points) and self.points[point] == here - 1:
+                self.course.energy[read, point] = self.energy[read] / (self.covers * self.size[0])
+                self.course.acceptance[read, point] = self.acceptance[read]
+                recorded.append(state.weights.copy())
+                accepted_since = proposals_since = 0
+                if len(recorded) == _TOGETHER:
+                    self._overlaps(read, point + 1, recorded)
+        self._overlaps(read, int(np.searchsorted(self.points, here)), recorded)
+        self.done[read] = over or here == length
 
     def result(self, interrupted: bool) -> AnnealResult:
         """Gathers the reads that were begun."""
@@ -246,15 +280,16 @@ class _Annealing:
             raise KeyboardInterrupt  # stopped before the first sweep: there is nothing to return
         weights = self.weights[begun]
         mean, sign = collapse_mean(weights), collapse_sign(weights)
+        collapsed_energy, training_errors = self._collapsed(sign)
         course = {name: getattr(self.course, name)[begun] for name in _COURSE}
         return AnnealResult(
             weights=weights,
             energy=self.energy[begun],
-            collapsed_energy=self.problem.energy(sign, self.options.energy),
-            training_errors=self.problem.training_errors(sign),
+            collapsed_energy=collapsed_energy,
+            training_errors=training_errors,
             overlap=self.problem.overlap(mean),
             generalization_error=self.problem.generalization_error(mean),
-            proposals=self.sweeps[begun] * self.covers * self.problem.sites,
+            proposals=self.proposals[begun],
             seconds=self.seconds[begun],
             sweeps=self.sweeps[begun],
             finished=self.done[begun],
@@ -262,6 +297,22 @@ class _Annealing:
             options=self.options,
             interrupted=interrupted,
         )
+
+    def _collapsed(self, students: Signs) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Energies and training errors of ±1 weights, each a chain of one cover that never moves.
+
+        The numbers of ``Problem``, which would ask BLAS for one product and wake its threads.
+        """
+        from mcover.annealing.states import make_state, margins
+
+        itself = np.zeros((1, self.problem.sites, 1), dtype=np.uint8)
+        chains = (make_state(self.columns, *self.size, itself, one[None]) for one in students)
+        found = np.concatenate([margins(chain) for chain in chains])
+        errors = np.sum(found <= 0, axis=-1)
+        if self.options.energy == "errors":
+            return errors.astype(np.float64), errors
+        terms = self.problem.inputs if self.problem.hidden == 1 else self.problem.hidden
+        return np.maximum(0.0, -(found / np.sqrt(terms))).sum(axis=-1), errors
 
     def status(self, begin: float) -> AnnealStatus:
         """A snapshot for the progress line."""
@@ -280,26 +331,36 @@ class _Annealing:
             seconds_left=elapsed * (1 - share) / share if share else np.nan,
         )
 
-    def _record(self, read: int, point: int) -> None:
-        weights, course = self.weights[read], self.course
-        course.energy[read, point] = self.energy[read] / (self.covers * self.size[0])
-        course.acceptance[read, point] = self.acceptance[read]
-        course.overlap[read, point] = self.problem.overlap(collapse_mean(weights))
+    def _overlaps(self, read: int, end: int, recorded: list[Signs]) -> None:
+        """Fills in the overlaps of the last recorded points before ``end``, and forgets them."""
+        if not recorded:
+            return
+        weights, these = np.stack(recorded), slice(end - len(recorded), end)
+        self.course.overlap[read, these] = self.problem.overlap(collapse_mean(weights))
         if self.covers > 1:
-            course.cover_overlap[read, point] = cover_overlap(weights)
+            self.course.cover_overlap[read, these] = cover_overlap(weights)
+        recorded.clear()
 
 
-def cover_overlap(weights: Signs) -> float:
-    """Mean of w_a·w_b / sites over the pairs of covers, from weights (M, sites)."""
-    covers, sites = weights.shape
-    total = weights.sum(axis=0, dtype=np.int64)
-    return float((np.sum(total**2) / sites - covers) / (covers * (covers - 1)))
+def _warn(problem: str, write: str) -> None:
+    warnings.warn(f"rule is 'descent': {problem}; write {write}.", McoverWarning, stacklevel=3)
+
+
+def cover_overlap(weights: Signs) -> NDArray[np.float64]:
+    """Mean of w_a·w_b / sites over the pairs of covers, shape (..., M, sites) → (...)."""
+    covers, sites = weights.shape[-2:]
+    total = weights.sum(axis=-2, dtype=np.int64)
+    return (np.sum(total**2, axis=-1) / sites - covers) / (covers * (covers - 1))
 
 
 def _record_points(record: int | Sequence[float], temperatures: Temperatures) -> NDArray[np.int64]:
     """Indices of the sweeps after which the trajectory is kept."""
     if isinstance(record, Sequence | np.ndarray) and not isinstance(record, str | bytes):
         wanted = checks.reals("record", record, ndim=1)
+        if not temperatures.any():
+            raise McoverError(
+                "record has temperatures, and descent none; write a number of points."
+            )
         nearest = [int(np.argmin(np.abs(temperatures - value))) for value in wanted]
         return np.unique(np.array(nearest, dtype=np.int64))
     last = len(temperatures) - 1

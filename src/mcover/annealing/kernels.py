@@ -48,13 +48,15 @@ from mcover.annealing.bits import (
     store,
     total,
 )
-from mcover.annealing.options import MAX_COUPLING, Order, Rule
+from mcover.annealing.options import MAX_COUPLING, Order
 from mcover.compiled import njit
 from mcover.errors import McoverError
 
 ERRORS, EVEN, ODD = 0, 1, 2  # forms of the energy
-RULES, ORDERS = get_args(Rule), get_args(Order)  # compiled code has the index
-GLAUBER, RANDOM = RULES.index("glauber"), ORDERS.index("random")
+# Compiled code has the index.
+RULES, ORDERS = ("glauber", "metropolis"), get_args(Order)
+GLAUBER = RULES.index("glauber")
+RANDOM, PERMUTATION = ORDERS.index("random"), ORDERS.index("permutation")
 
 _LOW_BITS = 6  # ΔE is split into ΔE >> 6 and ΔE & 63 for the tables of exp
 _CERTAIN = 45.0  # exp(-45) < 2**-53: only the uniform number 0 tells it from 0
@@ -114,6 +116,27 @@ def uniform(rng: Words) -> float:
 
 
 @njit(forceinline=True)
+def below(rng: Words, bound: Any) -> Any:
+    """A whole number in [0, bound), (r * bound) >> 32 of the high 32 bits r of one draw."""
+    return np.intp(((next64(rng) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
+
+
+@njit()
+def new_sequence(order: int, moves: int) -> NDArray[np.int32]:
+    """Room for the order of a sweep, which only "permutation" needs."""
+    return np.empty(moves if order == PERMUTATION else 0, dtype=np.int32)
+
+
+@njit()
+def shuffle(sequence: NDArray[np.int32], rng: Words) -> None:
+    """Make it a uniform permutation of 0, 1, …: Fisher and Yates, one draw for each entry."""
+    for i in range(sequence.size):
+        j = below(rng, i + 1)
+        sequence[i] = sequence[j]
+        sequence[j] = i
+
+
+@njit(forceinline=True)
 def _matters(masks: Words, at: int, d: Any) -> Any:
     """Counts of (d & down) | (~d & hold) for the pair at `at`."""
     hold = load(masks, at + WORDS)
@@ -126,30 +149,29 @@ def _perceptron_change(state: State, index: int, column: int, flip: Any) -> Any:
     covers, destinations, masks = state.weights.shape[0], state.destinations, state.masks
     blocks, first = state.valid.size // WORDS, index * state.destinations
     stride = state.pairs * blocks * 2 * WORDS
-    sums = spread(np.uint64(0))
+    sums = none = spread(np.uint64(0))
     for pair in range(state.pairs):
-        j = 0
-        # Four blocks of d stay in registers for all destinations: most of a run passes here.
-        while j + 4 <= blocks:
-            at = (column * blocks + j) * WORDS
-            d0, d1 = load(state.columns, at) ^ flip, load(state.columns, at + WORDS) ^ flip
-            at += 2 * WORDS
-            d2, d3 = load(state.columns, at) ^ flip, load(state.columns, at + WORDS) ^ flip
+        # Up to four blocks of d stay in registers for all destinations: most of a run passes here.
+        for j in range(0, blocks, 4):
+            left, at = blocks - j, (column * blocks + j) * WORDS
+            d0, d1, d2, d3 = load(state.columns, at) ^ flip, none, none, none
+            if left > 1:
+                d1 = load(state.columns, at + WORDS) ^ flip
+            if left > 2:
+                d2 = load(state.columns, at + 2 * WORDS) ^ flip
+            if left > 3:
+                d3 = load(state.columns, at + 3 * WORDS) ^ flip
             offset = (pair * blocks + j) * 2 * WORDS
             for s in range(destinations):
-                at = (s * covers + np.intp(state.inverse[first + s])) * stride + offset
+                alpha = np.intp(state.inverse[np.uintp(first + s)])
+                at = (s * covers + alpha) * stride + offset
                 sums = sums + _matters(masks, at, d0)
-                sums = sums + _matters(masks, at + 2 * WORDS, d1)
-                sums = sums + _matters(masks, at + 4 * WORDS, d2)
-                sums = sums + _matters(masks, at + 6 * WORDS, d3)
-            j += 4
-        while j < blocks:
-            d = load(state.columns, (column * blocks + j) * WORDS) ^ flip
-            offset = (pair * blocks + j) * 2 * WORDS
-            for s in range(destinations):
-                at = (s * covers + np.intp(state.inverse[first + s])) * stride + offset
-                sums = sums + _matters(masks, at, d)
-            j += 1
+                if left > 1:
+                    sums = sums + _matters(masks, at + 2 * WORDS, d1)
+                if left > 2:
+                    sums = sums + _matters(masks, at + 4 * WORDS, d2)
+                if left > 3:
+                    sums = sums + _matters(masks, at + 6 * WORDS, d3)
     return total(sums)
 
 
@@ -170,6 +192,17 @@ def _committee_change(state: State, index: int, unit: int, column: int, flip: An
                 hold = load(state.masks, at + WORDS) | load(state.vote_masks, vote + WORDS)
                 sums = sums + count(hold ^ (d & (down ^ hold)))
     return total(sums)
+
+
+@njit()
+def magnets(weights: NDArray[np.int8]) -> NDArray[np.int16]:
+    """Σ_β w_q^(β) of every site."""
+    covers, sites = weights.shape
+    magnet = np.zeros(sites, dtype=np.int16)
+    for beta in range(covers):
+        for site in range(sites):
+            magnet[site] += weights[beta, site]
+    return magnet
 
 
 @njit(forceinline=True)
@@ -224,26 +257,52 @@ def renew(
         store(masks, at + WORDS, negative ^ ones)
 
 
-@njit()
-def _fill_tables(
-    high: Any, low: Any, coupling: Any, scale: float, gamma: float, covers: int, most: int
-) -> Any:
-    """Tables of exp for one temperature; returns the largest |ΔE| that they cover, or -1 for none.
-
-    exp(scale*ΔE) = high[(ΔE + reach) >> 6] * low[(ΔE + reach) & 63], and coupling[h + M - 1] is
-    exp(2γh/M) for h = w_β Σ_{a≠β} w_a. Past reach the acceptance is 0 or 1 to the last bit.
+class Tables(NamedTuple):
+    """exp(scale*ΔE) = high[(ΔE + reach) >> 6] * low[(ΔE + reach) & 63], and coupling[h + M - 1] is
+    exp(2γh/M) for h = w_β Σ_{a≠β} w_a. Past reach the acceptance is 0 or 1 to the last bit; a
+    reach of -1 says that there are no tables.
     """
+
+    high: NDArray[np.float64]
+    low: NDArray[np.float64]
+    coupling: NDArray[np.float64]
+
+
+@njit()
+def make_tables(state: State) -> Tables:
+    """Room for the tables of any temperature."""
+    most = 2 * state.destinations * state.patterns
+    high, low = np.empty((2 * most >> _LOW_BITS) + 1), np.empty(1 << _LOW_BITS)
+    return Tables(high, low, np.empty(2 * state.weights.shape[0] - 1))
+
+
+@njit()
+def fill_tables(tables: Tables, state: State, scale: float, gamma: float) -> Any:
+    """Tables of exp for one temperature; returns their reach."""
+    covers, most = state.weights.shape[0], 2 * state.destinations * state.patterns
     bound = (_CERTAIN + 2.0 * abs(gamma)) / scale if scale > 0.0 else np.inf
     reach = np.int64(min(np.ceil(bound), np.float64(most)))
     if 2.0 * scale * reach > _LARGEST:
         return np.int64(-1)
     for i in range(1 << _LOW_BITS):
-        low[i] = math.exp(scale * i)
+        tables.low[i] = math.exp(scale * i)
     for i in range((2 * reach >> _LOW_BITS) + 1):
-        high[i] = math.exp(scale * ((i << _LOW_BITS) - reach))
+        tables.high[i] = math.exp(scale * ((i << _LOW_BITS) - reach))
     for h in range(1 - covers, covers):
-        coupling[h + covers - 1] = math.exp(2.0 * gamma * h / covers)
+        tables.coupling[h + covers - 1] = math.exp(2.0 * gamma * h / covers)
     return reach
+
+
+@njit(forceinline=True, error_model="numpy")
+def boltzmann(tables: Tables, reach: int, scale: float, gamma: float, change: int, h: int) -> Any:
+    """exp(x) for a move that changes -log(joint weight) by x = scale*ΔE + 2γh/M."""
+    middle = tables.coupling.size >> 1  # M - 1
+    if reach >= 0:
+        x = min(max(change, -reach), reach) + reach
+        high = tables.high[np.uintp(x >> _LOW_BITS)]
+        energy = high * tables.low[np.uintp(x & ((1 << _LOW_BITS) - 1))]
+        return energy * tables.coupling[np.uintp(h + middle)] if gamma != 0.0 else energy
+    return math.exp(min(scale * change + 2.0 * gamma * h / (middle + 1), _LARGEST))
 
 
 @njit()
@@ -261,29 +320,30 @@ def _advance(
     """The sweeps of `advance`, scales being unit/T; returns how many were done."""
     weights, (covers, sites) = state.weights, state.weights.shape
     common = state.pairs * state.destinations
-    most = 2 * state.destinations * state.patterns
-    low, high = np.empty(1 << _LOW_BITS), np.empty((2 * most >> _LOW_BITS) + 1)
-    coupling = np.empty(2 * covers - 1)
-    magnet = np.zeros(sites, dtype=np.int16)  # Σ_β w_q^(β)
-    for beta in range(covers):
-        for site in range(sites):
-            magnet[site] += weights[beta, site]
+    tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
+    sequence = new_sequence(order, weights.size)
     one = 1.0 if rule == GLAUBER else 0.0
-    moves, mask, reach = np.uint64(sites * covers), (1 << _LOW_BITS) - 1, np.int64(0)
     for t in range(scales.size):
         if t == 0 or scales[t] != scales[t - 1] or gammas[t] != gammas[t - 1]:
-            reach = _fill_tables(high, low, coupling, scales[t], gammas[t], covers, most)
+            reach = fill_tables(tables, state, scales[t], gammas[t])
+        shuffle(sequence, rng)
         taken = 0
         for i in range(sites * covers):
-            # Unsigned, because the signed division that follows would cost more.
-            drawn = np.uint64(i)
+            # Indices are unsigned where numba would wrap negative ones, and nothing is divided: at
+            # a few destinations a proposal is bound by the instructions beside its popcounts.
+            index: Any = i
+            q: Any = 0
             if order == RANDOM:
-                drawn = ((next64(rng) >> np.uint64(32)) * moves) >> np.uint64(32)
+                drawn = next64(rng) >> np.uint64(32)
+                index = np.intp((drawn * np.uint64(sites * covers)) >> np.uint64(32))
+                q = np.intp((drawn * np.uint64(sites)) >> np.uint64(32))  # index // covers
+            else:
+                if order == PERMUTATION:
+                    index = np.intp(sequence[i])
+                q = np.intp(np.uint64(index) // np.uint64(covers))
             u = uniform(rng)
-            index: Any = np.intp(drawn)
-            q: Any = np.intp(drawn // np.uint64(covers))
-            beta = index - q * covers
-            w = np.int64(weights[beta, q])
+            site, beta = np.uintp(q), np.uintp(index - q * covers)
+            w = np.int64(weights[beta, site])
             flip = spread(ONES if w < 0 else np.uint64(0))
             unit: Any = 0
             column: Any = q
@@ -293,20 +353,15 @@ def _advance(
                 unit = q // state.inputs
                 column = q - unit * state.inputs
                 change = _committee_change(state, index, unit, column, flip)
-            ones = state.ones[column]
+            ones = state.ones[np.uintp(column)]
             change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
-            h = w * (np.int64(magnet[q]) - w)
-            if reach >= 0:
-                x = min(max(change, -reach), reach) + reach
-                boltzmann = high[x >> _LOW_BITS] * low[x & mask] * coupling[h + covers - 1]
-            else:
-                exponent = scales[t] * change + 2.0 * gammas[t] * h / covers
-                boltzmann = math.exp(min(exponent, _LARGEST))
+            h = w * (np.int64(magnet[site]) - w)
+            weight = boltzmann(tables, reach, scales[t], gammas[t], change, h)
             # Glauber: u < 1 / (1 + exp(x)). Metropolis: u < exp(-x), true for all x <= 0.
-            if u * (one + boltzmann) < 1.0:
+            if u * (one + weight) < 1.0:
                 _flip(state, index, unit, column, flip)
-                weights[beta, q] = -w
-                magnet[q] -= 2 * w
+                weights[beta, site] = -w
+                magnet[site] -= 2 * w
                 state.energy[0] += change
                 taken += 1
         accepted[t] = taken
@@ -329,8 +384,9 @@ def advance(
 
     The joint weight is exp(-E/T + (γ/M) Σ_{a<b} w_a·w_b), E the lifted energy; at T = 0 no proposal
     that raises the energy is accepted. In random order a proposal first takes its index
-    (r * K*N*M) >> 32 from the high 32 bits r of one draw; then, in either order, comes one
-    `uniform`. Site = index // M, cover = index % M.
+    (r * K*N*M) >> 32 from the high 32 bits r of one draw; a permutation is drawn at the start of
+    each sweep. In any order one `uniform` follows for each proposal. Site = index // M, cover =
+    index % M.
 
     Shape: temperatures (t,), >= 0; gammas (t,) or one number, at most MAX_COUPLING in size; rng
     uint64 (4,), not all zero.
@@ -339,6 +395,17 @@ def advance(
         accepted, energies: int64 (done,), the accepted proposals of each sweep and the energy after
         it, in units of ``state.unit``; `done` is t unless ``stop_at_zero`` ended it.
     """
+    scales, gammas = scales_of(state, temperatures, gammas)
+    accepted, energies = np.zeros((2, scales.size), dtype=np.int64)
+    how = RULES.index(rule), ORDERS.index(order)
+    done = _advance(state, scales, gammas, *how, rng, stop_at_zero, accepted, energies)
+    return accepted[:done], energies[:done]
+
+
+def scales_of(
+    state: State, temperatures: ArrayLike, gammas: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """unit/T and γ of every sweep."""
     temperatures = np.array(temperatures, dtype=np.float64)
     gammas = np.array(np.broadcast_to(gammas, temperatures.shape), dtype=np.float64)
     if not (np.abs(gammas) <= MAX_COUPLING).all():
@@ -347,7 +414,4 @@ def advance(
     # coupling may take exp(2γ) of it back.
     with np.errstate(divide="ignore"):
         scales = np.minimum(state.unit / temperatures, 100.0 + 2.0 * np.abs(gammas))
-    accepted, energies = np.zeros((2, temperatures.size), dtype=np.int64)
-    how = RULES.index(rule), ORDERS.index(order)
-    done = _advance(state, scales, gammas, *how, rng, stop_at_zero, accepted, energies)
-    return accepted[:done], energies[:done]
+    return scales, gammas

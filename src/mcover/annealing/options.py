@@ -16,8 +16,9 @@ from mcover.topology import GaussianRing, Identity, Topology, as_topology
 
 Temperatures: TypeAlias = NDArray[np.float64]
 Energy = Literal["linear", "errors"]
-Rule = Literal["glauber", "metropolis"]
-Order = Literal["random", "sequential"]
+Rule = Literal["glauber", "metropolis", "repair", "descent"]
+Order = Literal["random", "sequential", "permutation"]
+Improvement = Literal["first", "best"]
 
 MAX_COVERS = 255
 MAX_COUPLING = 300.0  # beyond it exp(coupling) leaves the range of a double
@@ -185,13 +186,19 @@ class AnnealOptions:
     method: Method = MCover()  # M-cover, replicas that attract each other, or one copy.
     schedule: Schedule = field(default_factory=LinearSchedule)  # One temperature for each sweep.
     rule: Rule = "glauber"
-    """Acceptance: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T))."""
+    """Acceptance of flips: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T));
+    "repair", metropolis on weights that disagree with a pattern drawn from the unsatisfied ones,
+    until there are none; or "descent", flips that lower the energy, until there are none."""
     energy: Energy = "linear"
     """What is minimised: "linear", Σ max(0, −Δ), or "errors", the number of wrong patterns."""
     order: Order = "random"
-    """Proposals of a sweep: at "random", or "sequential", cover after cover of site after site."""
+    """Proposals of a sweep: at "random", "sequential", cover after cover of site after site, or
+    "permutation", each once in an order that is drawn for each sweep. Not for repair."""
     stop_at_zero: bool = False
-    """End a read after the sweep in which its lifted energy reaches zero."""
+    """End a read after the sweep in which its lifted energy reaches zero; repair always does, at
+    once."""
+    improvement: Improvement = "first"
+    """Descent takes each flip that improves, "first", or, a sweep being one flip, the "best"."""
 
     def __post_init__(self) -> None:
         example = "mcover.MCover(...), RSA or Vanilla"
@@ -202,6 +209,17 @@ class AnnealOptions:
         checks.choice("energy", self.energy, get_args(Energy))
         checks.choice("order", self.order, get_args(Order))
         checks.flags_of(self, "stop_at_zero")
+        checks.choice("improvement", self.improvement, get_args(Improvement))
+        if self.improvement != "first" and self.rule != "descent":
+            raise McoverError(
+                f"improvement is {self.improvement!r}, which is of descent, and rule is "
+                f'{self.rule!r}; leave improvement out, or write rule="descent".'
+            )
+        if self.order != "random" and (self.rule == "repair" or self.improvement == "best"):
+            why = "goes to unsatisfied patterns" if self.rule == "repair" else "tries every flip"
+            raise McoverError(
+                f"order is {self.order!r}, but {self.rule} {why} and has no order; leave it out."
+            )
         self.couplings()
 
     def couplings(self) -> NDArray[np.float64]:

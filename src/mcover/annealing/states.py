@@ -2,6 +2,7 @@
 
 import math
 import time
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,18 @@ from mcover.annealing.bits import (
     step_counter,
     total,
 )
-from mcover.annealing.kernels import ERRORS, EVEN, ODD, State, advance, next64, recount, renew
+from mcover.annealing.kernels import (
+    ERRORS,
+    EVEN,
+    ODD,
+    Integers,
+    State,
+    next64,
+    recount,
+    renew,
+)
+from mcover.annealing.options import Rule
+from mcover.annealing.searches import run
 from mcover.compiled import njit
 from mcover.routing import draw_bank
 from mcover.topology import GaussianRing
@@ -62,11 +74,12 @@ def _sizes(
 
 
 def state_bytes(inputs: int, patterns: int, hidden: int, covers: int, destinations: int) -> int:
-    """Bytes that one chain takes, with columns, given routes and tables; an upper bound."""
+    """Bytes that one chain takes, with columns, given routes and what a rule needs; at most."""
     sites = hidden * inputs
     words = sum(_sizes(inputs, patterns, hidden, covers, destinations, ODD))
     words += (inputs + 1) * _words(patterns) + 2 * inputs + destinations * patterns // 16 + 1024
-    return 8 * words + sites * (2 * covers * destinations + 2 * covers + 2)
+    words += destinations * (covers * (_words(patterns) // WORDS + 1) + 1)  # what is unsatisfied
+    return 8 * words + sites * (2 * covers * destinations + 6 * covers + 2)
 
 
 def make_state(
@@ -198,10 +211,24 @@ def _energy(state: State) -> int:
     return energy
 
 
-def compile_kernels() -> float:
+def margins(state: State) -> Integers:
+    """Whole-number margins read off the counters: 2n - N, or 2n - K votes, shape (contexts, P)."""
+    planes, depth, terms = state.planes, state.depth, state.inputs
+    if state.hidden > 1:
+        planes, depth, terms = state.vote_planes, state.vote_depth, state.hidden
+    octets = planes.astype("<u8").view(np.uint8).reshape(-1, state.valid.size // WORDS, depth, 64)
+    bits = np.unpackbits(octets, axis=-1, bitorder="little")
+    worth = 1 << np.arange(depth)
+    worth[-1] *= -1  # the sign
+    k = (bits * worth[:, None]).sum(axis=2).reshape(len(bits), -1)[:, : state.patterns]
+    return 2 * (k + terms // 2 + 1) - terms
+
+
+@cache
+def compile_kernels(rule: Rule = "glauber") -> float:
     """Compiles what a chain needs, or loads it from the cache on disk; returns the seconds taken.
 
-    Without this the first chain would do it, and its time would count.
+    Without this the first chain would do it, and its time would count. Once is enough.
     """
     begin = time.perf_counter()
     draw_bank(GaussianRing(), 3, 1, 1, seed=0)
@@ -210,5 +237,5 @@ def compile_kernels() -> float:
         routes = np.zeros((1, hidden, 1), dtype=np.uint8)
         columns = pack_columns(np.ones((1, 1), dtype=np.int8))
         state = make_state(columns, 1, hidden, 1, routes, random_weights(rng, 1, hidden))
-        advance(state, [1.0], 0.0, "glauber", "random", rng)
+        run(state, [1.0], 0.0, rng, rule)
     return time.perf_counter() - begin

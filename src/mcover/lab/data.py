@@ -62,6 +62,7 @@ CHECKSUMS = {
 }
 # Mean and standard deviation of the training pixels, as everybody writes them.
 _MOMENTS = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}
+_MISLABEL = 1  # with the seed: wrong labels are drawn apart from the images
 _CLOTHES = "t-shirt trouser pullover dress coat sandal shirt sneaker bag boot"
 _NAMED = {"fashion-mnist": tuple(_CLOTHES.split())}
 
@@ -237,6 +238,42 @@ def holdout(dataset: Dataset, count: int, seed: int) -> Dataset:
     images, labels = dataset.train_images, dataset.train_labels
     parts = images[rest], labels[rest], images[taken], labels[taken]
     return Dataset(dataset.name, *parts, dataset.classes)
+
+
+def mislabel(dataset: Dataset, share: float, seed: int, both: bool = False) -> Dataset:
+    """A data set in which a share of the training labels name another class, each as likely.
+
+    Which ones is drawn by the seed; their number is the share, rounded. With ``both`` the test
+    part has as many of its own, as a held-out part of noisily labelled images would.
+    """
+    checks.instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
+    share = checks.real("share", share, least=0, below=1)
+    if share and dataset.classes < 2:
+        raise McoverError(
+            f"{dataset.name} has one class only: no label can be wrong; write share=0."
+        )
+    rng = np.random.default_rng([checks.whole("seed", seed, 0), _MISLABEL])
+    changed = {}
+    for part in ("train_labels", "test_labels")[: 1 + checks.flag("both", both)]:
+        labels = getattr(dataset, part).copy()
+        wrong = rng.permutation(len(labels))[: round(share * len(labels))]
+        labels[wrong] += rng.integers(1, dataset.classes, len(wrong))
+        changed[part] = labels % dataset.classes
+    return replace(dataset, **changed)
+
+
+def pooled(dataset: Dataset, size: int) -> Dataset:
+    """A data set of smaller images: each pixel is the mean of a square of ``size`` x ``size``."""
+    checks.instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
+    height, width = dataset.train_images.shape[1:]
+    size = checks.whole("pool", size, 1)
+    if height % size or width % size:
+        raise McoverError(
+            f"pool is {size}, and images of {dataset.name} are {height} x {width}; write a divisor "
+            "of both."
+        )
+    cut = (-1, height // size, size, width // size, size)
+    return _with_pixels(dataset, lambda images: images.reshape(cut).mean((2, 4)))
 
 
 def _balanced(dataset: Dataset, count: int, seed: int) -> tuple[Labels, Labels]:

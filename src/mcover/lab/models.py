@@ -130,6 +130,92 @@ class Conv:
 
 
 @dataclass(frozen=True)
+class Transformer:
+    """A transformer that reads an image as a sequence of pairs of rows, normalized before layers.
+
+    >>> print(Transformer((8, 8)))
+    transformer of 4 tokens, width 32, 2 heads, 1 layer
+    """
+
+    kind: ClassVar[str] = "transformer"
+
+    size: tuple[int, int]
+    """Height and width of the images."""
+    rows: int = 2
+    """Rows that make a token."""
+    width: int = 32
+    """Numbers of a token inside; the feed-forward layers have twice as many units."""
+    layers: int = 1
+    heads: int = 2
+    classes: int = 10
+    dropout: float = 0.0
+    """Share of attention weights, of hidden units and of what a part adds that are dropped in
+    training."""
+
+    def __post_init__(self) -> None:
+        given = checks.instance("size", self.size, (tuple, list), "(28, 28)")
+        object.__setattr__(self, "size", tuple(checks.whole("size", n, 1) for n in given))
+        checks.counts(self, "rows", "width", "layers", "heads", "classes")
+        if len(self.size) != 2 or self.size[0] % self.rows:
+            raise McoverError(
+                f"size is {self.size} and rows is {self.rows}; write height and width, e.g. "
+                "(28, 28), and rows that divide the height."
+            )
+        if self.width % self.heads:
+            raise McoverError(
+                f"width is {self.width} and heads is {self.heads}; write a width that the heads "
+                "divide."
+            )
+        weights = self.width * (self.rows * self.size[1] + 8 * self.layers * self.width)
+        checks.memory(8 * weights, f"{self}", "take a smaller width")
+        checks.numbers_of(self, "dropout", least=0, below=1)
+
+    def __str__(self) -> str:
+        return (
+            f"transformer of {self.size[0] // self.rows} tokens, width {self.width}, "
+            f"{self.heads} heads, {self.layers} layer{'s' * (self.layers > 1)}"
+        )
+
+    def build(self, seed: Seed) -> RowTransformer:
+        """A new network whose weights are drawn by the seed alone."""
+        with seeded(seed):
+            return RowTransformer(self)
+
+
+class RowTransformer(nn.Module):
+    """The module of :class:`Transformer`: images (B, height, width) to logits (B, classes)."""
+
+    def __init__(self, kind: Transformer) -> None:
+        super().__init__()
+        height, width = kind.size
+        self.tokens = nn.Unflatten(1, (height // kind.rows, kind.rows))
+        self.embed = nn.Linear(kind.rows * width, kind.width)
+        self.place = nn.Parameter(0.02 * torch.randn(height // kind.rows, kind.width))
+        self.layers = nn.Sequential(
+            *(
+                nn.TransformerEncoderLayer(
+                    kind.width,
+                    kind.heads,
+                    2 * kind.width,
+                    kind.dropout,
+                    activation="gelu",
+                    batch_first=True,
+                    norm_first=True,
+                )
+                for _ in range(kind.layers)
+            )
+        )
+        self.norm = nn.LayerNorm(kind.width)
+        self.answer = nn.Linear(kind.width, kind.classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The answer to the mean over the tokens."""
+        read: torch.Tensor = self.layers(self.embed(self.tokens(images).flatten(2)) + self.place)
+        answer: torch.Tensor = self.answer(self.norm(read).mean(1))
+        return answer
+
+
+@dataclass(frozen=True)
 class CommitteeModel:
     """A committee machine; images are flattened.
 
@@ -152,7 +238,7 @@ class CommitteeModel:
         return CommitteeMachine(self.inputs, self.hidden, schedule=self.schedule, seed=seed)
 
 
-Architecture = Mlp | Conv | CommitteeModel
+Architecture = Mlp | Conv | Transformer | CommitteeModel
 
 
 def save(model: nn.Module, kind: Architecture, path: str | Path, **facts: Any) -> tuple[Path, Path]:

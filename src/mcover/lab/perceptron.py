@@ -16,7 +16,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mcover import LinearSchedule, MCover, anneal, checks, statistics, teacher_student
-from mcover.annealing import AnnealOptions, Method, Problem, Schedule, Ties, Trajectory, amp
+from mcover.annealing import (
+    AnnealOptions,
+    Method,
+    Problem,
+    Rule,
+    Schedule,
+    Ties,
+    Trajectory,
+    amp,
+)
 from mcover.statistics import Estimate
 
 Outcome = dict[str, float]
@@ -53,16 +62,19 @@ class PerceptronTrial(_Instance):
     method: Method = field(default_factory=MCover)
     schedule: Schedule = field(default_factory=LinearSchedule)
     reads: int = 1
+    rule: Rule = "glauber"
+    stop_at_zero: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        AnnealOptions(self.method, self.schedule)
+        AnnealOptions(self.method, self.schedule, self.rule, stop_at_zero=self.stop_at_zero)
         checks.counts(self, "reads")
 
     def anneal(self, seed: int, **how: Any) -> tuple[Outcome, Trajectory]:
         """The outcome of the best read, and the course of all of them."""
         problem = self.problem(seed)
         how = {"schedule": self.schedule, "num_reads": self.reads, "record": 2, **how}
+        how |= {"rule": self.rule, "stop_at_zero": self.stop_at_zero}
         result = anneal(problem, self.method, seed=[seed, 1], workers=1, **how)
         if result.interrupted:
             raise KeyboardInterrupt  # an unfinished annealing has no outcome
@@ -90,11 +102,28 @@ class MessagePassingTrial(_Instance):
 
     kind: ClassVar[str] = "message-passing"
 
+    reinforcement: float = 0.0
+    max_iterations: int = 500
+    stop_at_zero: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.numbers_of(self, "reinforcement", least=0, below=1)
+        checks.counts(self, "max_iterations")
+        checks.flags_of(self, "stop_at_zero")
+
     def run(self, seed: int) -> Outcome:
         """Runs AMP on a fresh instance."""
         problem = self.problem(seed)
         begin = time.process_time()
-        found = amp(problem.patterns, problem.labels, seed=[seed, 2])
+        found = amp(
+            problem.patterns,
+            problem.labels,
+            seed=[seed, 2],
+            max_iterations=self.max_iterations,
+            reinforcement=self.reinforcement,
+            stop_at_zero=self.stop_at_zero,
+        )
         energy = float(problem.energy(found.weights))
         return {
             "generalization_error": float(problem.generalization_error(found.magnetization)),

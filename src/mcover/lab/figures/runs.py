@@ -96,7 +96,8 @@ def annealing_figure(
 ) -> Figure:
     """Methods in the same panels, against temperature; if given, the outcome ε_g of every trial.
 
-    Every read is a thin line, their mean a thick one.
+    Every read is a thin line, their mean a thick one. Where the temperature does not fall, the
+    panels are against sweeps.
     """
     from matplotlib.figure import Figure
 
@@ -106,18 +107,23 @@ def annealing_figure(
     figure = Figure(figsize=(4.4 * ((count + 1) // 2), 7.2), layout="constrained")
     figure.suptitle(title)
     panels = figure.subplots(2, (count + 1) // 2, squeeze=False).ravel()
+    falling = all(course.temperature[0] > course.temperature[-1] for course in courses.values())
     for axes, name in zip(panels, shown, strict=False):
         for colour, (method, course) in zip(COLOURS, courses.items(), strict=False):
             values = getattr(course, name)
             reached = np.isfinite(values).any(axis=0)
             if reached.any():
-                at, lines = course.temperature[reached], values[:, reached]
+                at, lines = (
+                    (course.temperature if falling else course.sweep)[reached],
+                    values[:, reached],
+                )
                 for read in lines[:40]:
                     axes.plot(at, read, color=colour, linewidth=0.7, alpha=0.3)
                 mean = np.nanmean(lines, axis=0)
                 axes.plot(at, mean, color=colour, linewidth=2.2, label=method)
-        axes.set(xlabel="temperature T", ylabel=_PANELS[name])
-        axes.invert_xaxis()
+        axes.set(xlabel="temperature T" if falling else "sweep", ylabel=_PANELS[name])
+        if falling:
+            axes.invert_xaxis()
         axes.grid(alpha=0.25)
     if len(courses) > 1:
         panels[0].legend(frameon=False)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcover.lab.figures.style import COLOURS, LINE, POINT
-from mcover.lab.studies.rows import KINDS
 from mcover.lab.studies.summary import Point, Summary
 
 if TYPE_CHECKING:
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 COLUMN = 3.4
 """Width of a column of the paper, in inches."""
-_HEIGHT, _STRIP = 2.6, 0.27
+_HEIGHT, _LOW, _STRIP = 2.6, 2.0, 0.27
 _PAGE = 7.0
-_MARKERS = "osD^vP"
+_MARKERS = "osD^vPX*"
 _LINES = ("-", "--", "-.", ":")
 _APART = 2.5
 """Points between lines of a sweep, so that their intervals do not cover each other."""
@@ -31,6 +30,7 @@ _FAR = 0.6
 _SCREEN = 3.9
 """Width of a panel on a page: its print is legible on a phone."""
 _CURVE: Any = {"markersize": 3.5, "linewidth": 1.1, "elinewidth": 0.9, "capsize": 1.5}
+_GREY: Any = {"color": "0.6", "linewidth": 0.9, "markersize": 3, "zorder": 1.5}
 _MEAN: Any = {"color": "0.1", "marker": "|", "markersize": 8, "capsize": 2, "linewidth": 1.1}
 _PUBLISHED: Any = {"marker": "s", "markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
 _PUBLISHED |= {"elinewidth": 0.7, "capsize": 2, "zorder": 3}
@@ -45,7 +45,8 @@ def study_figure(summary: Summary) -> Figure:
     from matplotlib.figure import Figure
 
     panels = summary.drawn
-    columns = 1 if len(panels) == 1 else 2
+    gain = summary.study.picture == "gain"
+    columns = min(len(panels), 3 if gain else 2)
     lines = -(-len(panels) // columns)
     height = max(_height(summary, points) for points in panels.values())
     n = counted([point for points in panels.values() for point in points])
@@ -53,21 +54,46 @@ def study_figure(summary: Summary) -> Figure:
     with rc_context(_FONT):
         width = COLUMN if columns == 1 else _PAGE
         figure = Figure(figsize=(width, height * lines + 0.45), layout="constrained")
-        title = f"{summary.study.title}\nn = {n} trials a point{scale}; mean, 95 % interval"
+        times = summary.study.picture == "times"
+        said = "TTS99, 95 % interval; arrows: none solved" if times else "mean, 95 % interval"
+        title = f"{summary.study.title}\nn = {n} trials a point{scale}; {said}"
         figure.suptitle(title, wrap=True)
-        grid = figure.subplots(lines, columns, squeeze=False).ravel()
+        share: Any = "row" if gain else False
+        grid = figure.subplots(lines, columns, squeeze=False, sharey=share).ravel()
         used, unused = grid[: len(panels)], grid[len(panels) :]
         for axes, (name, points) in zip(used, panels.items(), strict=True):
             _draw(axes, summary, points)
-            if axes.get_legend_handles_labels()[0]:
+            if gain:
+                axes.label_outer()
+            elif axes.get_legend_handles_labels()[0] and not (times and len(unused)):
                 axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
             axes.set_title(name)
+        if times and len(unused):  # one legend for all, where there is room
+            fullest = max(
+                (axes.get_legend_handles_labels() for axes in used), key=lambda h: len(h[0])
+            )
+            unused[0].legend(
+                *fullest, frameon=False, handlelength=2.2, labelspacing=0.3, loc="center"
+            )
         for axes in unused:
-            axes.set_visible(False)
+            axes.set_axis_off()
+        if times:
+            low = min(axes.get_ylim()[0] for axes in used)
+            high = max(axes.get_ylim()[1] for axes in used)
+            for axes in used:
+                axes.set_ylim(low, high)
         if summary.study.picture == "lines":
             top = max(axes.get_ylim()[1] for axes in used)
             for axes in used:
                 axes.set_ylim(top=top)
+        if gain:  # one legend of all panels
+            named = {
+                label: handle
+                for axes in used
+                for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+            }
+            where: Any = {"loc": "outside lower center", "ncols": columns}
+            figure.legend(named.values(), named, frameon=False, handlelength=2.6, **where)
     return figure
 
 
@@ -92,12 +118,16 @@ def counted(points: Sequence[Point]) -> str:
 
 
 def _height(summary: Summary, points: Sequence[Point]) -> float:
-    return 0.7 + _STRIP * len(points) if summary.study.picture == "outcomes" else _HEIGHT
+    if summary.study.picture == "outcomes":
+        return 0.7 + _STRIP * len(points)
+    return _LOW if summary.study.picture == "gain" else _HEIGHT
 
 
 def _draw(axes: Axes, summary: Summary, points: Sequence[Point], named: bool = False) -> None:
     if summary.study.picture == "outcomes":
         _draw_outcomes(axes, points, named)
+    elif summary.study.picture == "gain":
+        _draw_gains(axes, summary, points, named)
     else:
         _draw_lines(axes, summary, points, named)
 
@@ -120,31 +150,77 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
         beside = 0.0 if growth else _APART * (number - (len(there) - 1) / 2)
         of = [(at, point) for at, point in enumerate(points) if point.cell.series == series]
         x, middle, low, high = _curve([point for _, point in of])
+        solved = np.isfinite(middle)
+        if not solved.all():  # nothing solved: from its lower bound on upwards
+            bounds: Any = {"yerr": 0.6 * low[~solved], "lolims": True, "fmt": "none"}
+            _push(axes, axes.errorbar(x[~solved], low[~solved], color=colour, **bounds), beside)
+            middle = np.where(solved, middle, np.nan)
         how: Any = {"color": colour, "marker": marker, "linestyle": line, "label": series}
         drawn = axes.errorbar(x, middle, yerr=[middle - low, high - middle], **_CURVE, **how)
         shift = _push(axes, drawn, beside)
         drawn[0].set_gid(f"{LINE}{COLOURS.index(colour)}")
         for at, point in of:
-            if named and point.value is not None:
-                _name(axes, at, point.cell.x, point.value.value, transform=shift)
+            if named and (value := point.value) is not None:
+                y = value.value if np.isfinite(value.value) else value.low
+                _name(axes, at, point.cell.x, y, transform=shift)
             if known := point.cell.published:
                 mark = _mark(axes, point.cell.x, known.value, colour, yerr=known.half_width)
                 _push(axes, mark, beside + _APART * len(there))
     if any(one.cell.published for one in points):
         _mark(axes, np.nan, np.nan, "0.3", label=_PAPER, yerr=np.nan)
-    axes.set_xscale("log" if summary.study.x_log else "linear")
-    ticks = sorted({point.cell.x for point in points if point.cell.x is not None})
-    if not growth and len(ticks) <= 9:  # what was swept, not round numbers or powers of ten
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
-    axes.set_xlabel(summary.study.x_label)
+    _sweep(axes, summary, points, ticked=not growth)
     axes.set_ylabel(_axis(points))
-    if growth:
+    if summary.study.picture == "times":
+        axes.set_yscale("log")
+        axes.margins(x=0.1)  # lines stand beside each other
+    elif growth:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         axes.set_ylim(low, high * (high / low) ** 0.45)  # room for the legend above the lines
     elif axes.dataLim.y0 < _FAR * axes.dataLim.y1:
         axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.25, linewidth=0.5)
+
+
+def _sweep(axes: Axes, summary: Summary, points: Sequence[Point], ticked: bool = True) -> None:
+    """The axis of what is swept, with ticks there and not at round numbers or powers of ten."""
+    axes.set_xscale("log" if summary.study.x_log else "linear")
+    ticks = sorted({point.cell.x for point in points if point.cell.x is not None})
+    if ticked and len(ticks) <= 9:
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.set_xlabel(summary.study.x_label)
+
+
+def _draw_gains(axes: Axes, summary: Summary, points: Sequence[Point], named: bool) -> None:
+    """Gains against what is swept: those that are tested with intervals, the others in grey."""
+    axes.axhline(0, color="0.4", linewidth=0.8)
+    places = {id(point.cell): at for at, point in enumerate(points)}
+    tested = summary.study.gains
+    names = dict.fromkeys(one.cell.series for one in summary.gains)
+    greys = [series for series in names if series not in tested]
+    for series in (*greys, *tested):
+        of = [g for g in summary.gains if id(g.cell) in places and g.cell.series == series]
+        of.sort(key=lambda one: one.cell.x or 0)
+        gains, x = [one.test.difference for one in of], np.array([one.cell.x for one in of])
+        middle = np.array([one.value for one in gains])
+        if series in greys:
+            at = greys.index(series)
+            style: Any = {"marker": "x+1"[at % 3], "linestyle": _LINES[1 + at % 3], **_GREY}
+            axes.plot(x, middle, label=series, **style)
+            shift: Transform = axes.transData
+        else:
+            at = tested.index(series)
+            style = {"color": COLOURS[at], "marker": _MARKERS[at], "label": series, **_CURVE}
+            ends = [[g.value - g.low for g in gains], [g.high - g.value for g in gains]]
+            drawn = axes.errorbar(x, middle, yerr=ends, **style)
+            shift = _push(axes, drawn, _APART * (at - (len(tested) - 1) / 2))
+            drawn[0].set_gid(f"{LINE}{at}")
+        for one in of if named else ():
+            where = places[id(one.cell)], one.cell.x, one.test.difference.value
+            _name(axes, *where, transform=shift)
+    _sweep(axes, summary, points)
+    axes.set_ylabel(f"gain in {_axis(points)}")
     axes.grid(alpha=0.25, linewidth=0.5)
 
 
@@ -159,7 +235,7 @@ def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> Transform:
 
 
 def _axis(points: Sequence[Point]) -> str:
-    return KINDS[points[0].cell.kind].axis.replace("ε_g", r"$\epsilon_g$")
+    return points[0].axis.replace("ε_g", r"$\epsilon_g$")
 
 
 def _curve(points: Sequence[Point]) -> Any:

@@ -99,6 +99,8 @@ def _tip(summary: Summary, point: Point) -> str:
     if point.x is not None and summary.study.x_label:
         lines.append(f"{summary.study.x_label} {point.x}")
     lines.append(f"{text(point.value, point.metric.spec)}, n = {len(point.rows)}")
+    for gain in (one for one in summary.gains if one.cell is point.cell):
+        lines.append(f"gain {text(gain.test.difference, point.metric.spec)} over {gain.over}")
     if point.cell.published is not None:
         lines.append(f"paper {point.cell.published}")
     return "\n".join(lines)

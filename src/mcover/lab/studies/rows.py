@@ -82,6 +82,10 @@ _TIMES_TO_SOLUTION = (
     Metric("proposals", "TTS99, 10⁶ proposals", "tts", ".1f", 1e-6),
     Metric("core_seconds", "TTS99, core seconds", "tts", ".2f"),
 )
+TIMES_TO_SOLUTION = Kind(
+    (*reversed(_TIMES_TO_SOLUTION), _SOLVING[-1]), "time to solution TTS99, core seconds"
+)
+"""Of studies that ask what a solution costs, whatever finds it."""
 _TRAINING = (
     Metric("error", "test error of the collapse"),
     Metric("cover_error", "mean error of covers"),
@@ -89,7 +93,12 @@ _TRAINING = (
     Metric("gradients", "gradients, 10³", spec=".1f", scale=1e-3),
     Metric("core_seconds", "core seconds a run", spec=".1f"),
 )
-_COMMITTEE = (*_TRAINING[:2], Metric("epochs", "epochs", spec=".0f"), *_TRAINING[3:])
+_COMMITTEE = (
+    *_TRAINING[:2],
+    Metric("distance", "distance of covers", spec=".2g"),
+    Metric("epochs", "epochs", spec=".0f"),
+    *_TRAINING[3:],
+)
 _BINARY = (
     Metric("error", "test error"),
     Metric("error_signs", "of the majority of signs"),
@@ -103,6 +112,8 @@ KINDS: dict[str, Kind] = {
     "message-passing": Kind(_SOLVING, "generalization error ε_g"),
     "network": Kind(_TRAINING, "test error"),
     "repeated": Kind(_TRAINING, "test error"),
+    "cover": Kind(_TRAINING, "test error"),
+    "distilled": Kind(_TRAINING, "test error"),
     "committee": Kind(_COMMITTEE, "test error"),
     "binary-network": Kind(_BINARY, "test error"),
     "cost": Kind((Metric("microseconds", "µs an update", spec=".3g"),), "microseconds an update"),
@@ -177,8 +188,14 @@ class Row:
         return self.config, self.seed
 
     def agrees(self, other: Row) -> bool:
-        """Whether both say the same; times may differ, as they do from run to run."""
-        return self.status == other.status and _untimed(self.outcome) == _untimed(other.outcome)
+        """Whether both say the same of all that both keep; times may differ from run to run.
+
+        A later version may keep more of a trial than an earlier one did.
+        """
+        ours, theirs = _untimed(self.outcome), _untimed(other.outcome)
+        return self.status == other.status and all(
+            ours[name] == theirs[name] for name in ours.keys() & theirs.keys()
+        )
 
     def __str__(self) -> str:
         says = self.message or ", ".join(f"{name} = {v:g}" for name, v in self.outcome.items())

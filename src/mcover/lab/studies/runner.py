@@ -31,6 +31,8 @@ from mcover.progress import errors
 ATTEMPTS = 3
 """How often a trial is started whose process ends under it."""
 _POLL_SECONDS = 0.5
+# Threads of BLAS that wait in a spin would count as core seconds.
+_ONE_CORE = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 Progress = Callable[[float, str], None]
 
 
@@ -134,7 +136,9 @@ class Processes:
             with self._lock:
                 if self._ended:
                     raise EngineError("the study was stopped; run it again.")
-                fresh = ProcessPoolExecutor(max_workers=1, initializer=_begin_worker, timeout=None)
+                fresh = ProcessPoolExecutor(
+                    max_workers=1, initializer=_begin_worker, timeout=None, env=_ONE_CORE
+                )
                 self._of_thread.executor = fresh
                 self._executors.append(fresh)
         executor: ProcessPoolExecutor = self._of_thread.executor

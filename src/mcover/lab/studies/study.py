@@ -6,16 +6,17 @@ It is made of cells, each a way to compute that is repeated with many seeds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from mcover import statistics
 from mcover.checks import choice, whole
 from mcover.errors import McoverError
-from mcover.lab.studies.rows import Key, Plain, Row, Trial, config_of
+from mcover.lab.studies.rows import Key, Kind, Plain, Row, Trial, config_of
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -118,13 +119,27 @@ class Choosing:
     extra: Plain = field(default_factory=lambda: {"validation": 5000})
     """Fields of a candidate's trial that differ while it is tried: images held out of training."""
     outcome: str = "error"
-    """The candidate of least mean outcome wins."""
+    how: Literal["mean", "tts"] = "mean"
+    """The candidate wins whose outcome has the least mean, or, as a cost, gives the least TTS99."""
     seeds: int = 3
     first_seed: int = 1000
 
     @property
     def own_seeds(self) -> range:
         return range(self.first_seed, self.first_seed + self.seeds)
+
+    def score(self, tried: Sequence[Row]) -> tuple[float, float]:
+        """What a candidate is judged by, less is better; one that failed with any seed is last.
+
+        Where none of the candidates solved anything, the dearest of them wins: its chance is best.
+        """
+        if not all(self.outcome in row.outcome for row in tried):
+            return math.inf, math.inf
+        found = [row.outcome[self.outcome] for row in tried]
+        if self.how == "mean":
+            return float(np.mean(found)), 0.0
+        solved = [row.outcome["solved"] > 0 for row in tried]
+        return statistics.time_to_solution(solved, found).value, -float(np.mean(found))
 
 
 @dataclass(frozen=True)
@@ -141,7 +156,13 @@ class Study:
     cells: Mapping[Scale, Cells]
     contrasts: tuple[tuple[str, ...], ...] = ()
     """Series that are compared wherever they are: the first minus each of the others."""
-    picture: Literal["lines", "outcomes", "growth"] = "lines"
+    rivals: tuple[str, ...] = ()
+    """Series whose better one, of less mean outcome in a cell, gains are measured over."""
+    gains: tuple[str, ...] = ()
+    """Series whose gains are tested; of the others they are drawn only."""
+    picture: Literal["lines", "outcomes", "growth", "times", "gain"] = "lines"
+    shows: Kind | None = None
+    """What is shown in place of what its kinds of trial show (`rows.KINDS`)."""
     x_label: str = ""
     """What is swept."""
     x_log: bool = False
@@ -220,13 +241,12 @@ class Plan:
         """
         if not cell.choices:
             return cell
-        means = {}
+        scores = {}
         for label, found in self.tried(cell, rows).items():
             if len(found) < self.choosing.seeds:
                 return None
-            errors = [row.outcome.get(self.choosing.outcome, math.inf) for row in found]
-            means[label] = float(np.mean(errors))
-        best = min(means, key=lambda label: means[label])
+            scores[label] = self.choosing.score(found)
+        best = min(scores, key=lambda label: scores[label])
         return replace(cell, trial=cell.choices[best], chosen=best)
 
     def tried(self, cell: Cell, rows: Rows) -> dict[str, list[Row]]:

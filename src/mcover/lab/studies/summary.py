@@ -12,7 +12,7 @@ import numpy as np
 
 from mcover import statistics
 from mcover.errors import McoverError
-from mcover.lab.studies.rows import KINDS, Metric, Row
+from mcover.lab.studies.rows import KINDS, Kind, Metric, Row
 from mcover.lab.studies.study import Cell, Plan, Rows, Scale, Study
 from mcover.statistics import Comparison, Estimate
 
@@ -65,6 +65,17 @@ class Point:
     rows: tuple[Row, ...]
     """Trials that gave an outcome, by seed."""
     failures: tuple[Row, ...]
+    shows: Kind | None = None
+    """What the study shows in place of what the kind does."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return (self.shows or KINDS[self.cell.kind]).metrics
+
+    @property
+    def axis(self) -> str:
+        """What the first metric is, in words."""
+        return (self.shows or KINDS[self.cell.kind]).axis
 
     @property
     def x(self) -> str | None:
@@ -73,7 +84,7 @@ class Point:
 
     @property
     def metric(self) -> Metric:
-        return KINDS[self.cell.kind].metrics[0]
+        return self.metrics[0]
 
     @property
     def value(self) -> Estimate | None:
@@ -87,12 +98,23 @@ class Point:
 
     @cached_property
     def estimates(self) -> Mapping[Metric, Estimate]:
-        """In the order of the kind's metrics; empty without rows."""
+        """In the order of the metrics; empty without rows."""
         return {
             metric: _estimate(metric, self.rows)
-            for metric in KINDS[self.cell.kind].metrics
+            for metric in self.metrics
             if self.rows and all(metric.outcome in row.outcome for row in self.rows)
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Gain:
+    """How much less the outcome of a cell is than that of the better of its rivals."""
+
+    cell: Cell
+    over: str
+    """That rival: the one of less mean over the seeds that all rivals have."""
+    test: Comparison
+    """Paired by seed; a positive difference is a gain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +130,8 @@ class Summary:
     """How the cells came about and what they say together."""
     done: int
     total: int
+    gains: tuple[Gain, ...] = ()
+    """Of every cell that is no rival, where the study measures gains."""
 
     @property
     def drawn(self) -> dict[str, list[Point]]:
@@ -129,15 +153,28 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
     found: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows.values(), key=lambda row: row.seed):
         found.setdefault((row.config, row.status), []).append(row)
-    points = tuple(
-        Point(cell, *(tuple(found.get((cell.config, how), ())) for how in ("done", "failed")))
-        for cell in (plan.resolve(cell, rows) or cell for cell in plan.cells)
-    )
+
+    def point(cell: Cell) -> Point:
+        # What a trial was chosen by is no test of it.
+        used = plan.choosing.own_seeds if cell.choices else ()
+        done, failed = (
+            tuple(row for row in found.get((cell.config, how), ()) if row.seed not in used)
+            for how in ("done", "failed")
+        )
+        return Point(cell, done, failed, study.shows)
+
+    points = tuple(point(plan.resolve(cell, rows) or cell) for cell in plan.cells)
     there = _panels(point for point in points if point.rows or point.failures)
     measured = tuple(_measured(study, panel, some) for panel, some in there.items())
-    further = (_candidates(plan, rows), _exponents(study, points), _contrasts(study, points))
+    gains = _gains(study, points)
+    further = (
+        _candidates(plan, rows),
+        _exponents(study, points),
+        _contrasts(study, points),
+        _gain_table(study, gains),
+    )
     shown = tuple(table for table in further if table.lines)
-    return Summary(study, scale, points, measured, shown, *plan.progress(rows))
+    return Summary(study, scale, points, measured, shown, *plan.progress(rows), gains)
 
 
 def outcome_table(summary: Summary, name: str) -> Table:
@@ -181,11 +218,14 @@ def _mean(values: tuple[float, ...]) -> Estimate:
 
 def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
     """A line for each cell; of a sweep only what its figure shows."""
-    brief = any(point.x for point in points)
+    brief = study.shows is None and any(point.x for point in points)
+    # What no cell has, since a later version began to keep it, has no column.
+    known = {metric.label for point in points for metric in point.estimates}
     metrics: dict[str, Metric] = {}
     for point in points:
-        for metric in KINDS[point.cell.kind].metrics:
-            if not brief or metric == point.metric or metric.how == "fraction":
+        for metric in point.metrics:
+            wanted = metric.label in known and (not brief or metric.how == "fraction")
+            if wanted or metric == point.metric:
                 metrics.setdefault(metric.label, metric)
     picked = any(point.cell.choices for point in points)
     stated = any(point.cell.published for point in points)
@@ -205,8 +245,11 @@ def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
 
 
 def _candidates(plan: Plan, rows: Rows) -> Table:
-    """What was chosen among: held-out errors of all that were tried, chosen or not."""
-    name = plan.choosing.outcome
+    """What was chosen among: how all did that were tried, chosen or not."""
+    name, how = plan.choosing.outcome, plan.choosing.how
+    metric = Metric(name, "held-out error, mean")
+    if how == "tts":
+        metric = Metric(name, f"TTS99 in {name.replace('_', ' ')}", "tts", ".3g")
     tried = {cell.label: plan.tried(cell, rows) for cell in plan.cells}
     judged = [row for of in tried.values() for some in of.values() for row in some]
     broken = any(name not in row.outcome for row in judged)
@@ -214,41 +257,107 @@ def _candidates(plan: Plan, rows: Rows) -> Table:
     for cell in plan.cells:
         resolved = plan.resolve(cell, rows) or cell
         for label, found in tried[cell.label].items():
-            good = tuple(row.outcome[name] for row in found if name in row.outcome)
-            error = text(_mean(good) if good else None, ".4f")
+            good = [row for row in found if name in row.outcome]
+            judged_by = text(_estimate(metric, good) if good else None, metric.spec)
             failed = str(len(found) - len(good)) if broken else None
             mark = CHOSEN if label == resolved.chosen else ""
             if found:
-                lines.append((cell.label, label, error, str(len(good)), failed, mark))
-    header = ("cell", "candidate", "held-out error, mean [95 % interval]", "n", "failed", "chosen")
+                lines.append((cell.label, label, judged_by, str(len(good)), failed, mark))
+    header = ("cell", "candidate", f"{metric.label} [95 % interval]", "n", "failed", "chosen")
     return Table.of("Chosen on held-out data", header, lines)
 
 
 def _contrasts(study: Study, points: Sequence[Point]) -> Table:
-    """Paired differences with their tests, corrected by Holm's rule for all of the study."""
+    """Paired differences with their tests, corrected by Holm's rule for all of the study.
+
+    Of times to solution these are ratios.
+    """
+    metric = study.shows.metrics[0] if study.shows else None
+    times = metric is not None and metric.how == "tts"
     found: list[tuple[str | None, str | None, str, Comparison]] = []
     panels = _panels(points)
     for panel, some in panels.items():
-        there = {(point.cell.series, point.x): point.values for point in some}
+        there = {(point.cell.series, point.x): point for point in some if point.rows}
         swept = dict.fromkeys(point.x for point in some)
         pairs = [(first, second) for first, *others in study.contrasts for second in others]
         for first, second, x in ((*pair, x) for pair in pairs for x in swept):
-            ours, theirs = there.get((first, x), {}), there.get((second, x), {})
-            both = sorted(set(ours) & set(theirs))
-            if both:
-                test = statistics.paired([ours[s] for s in both], [theirs[s] for s in both])
+            sides = [there[one, x] for one in (first, second) if (one, x) in there]
+            if len(sides) == 2 and (both := sorted(set(sides[0].values) & set(sides[1].values))):
+                test = (_paired_times if times else _paired)(sides[0], sides[1], both)
                 where = panel if len(panels) > 1 else None
-                found.append((where, x, f"{first} − {second}", test))
+                found.append((where, x, f"{first} {'/' if times else '−'} {second}", test))
     corrected = statistics.holm([test.p for *_, test in found])
+    spec = ".3g" if times else ".4f"
     lines = [
         (
-            *(*what, text(test.difference, ".4f"), p_text(test.p), p_text(float(p))),
+            *(*what, text(test.difference, spec), p_text(test.p), p_text(float(p))),
             str(test.difference.n),
         )
         for (*what, test), p in zip(found, corrected, strict=True)
     ]
-    header = ("panel", study.x_label, "paired difference", "mean [95 % interval]")
+    named = ("paired difference", "mean [95 % interval]")
+    if times and metric:
+        named = ("ratio of TTS99", f"of {metric.label.removeprefix('TTS99, ')} [95 % interval]")
+    header = ("panel", study.x_label, *named)
     return Table.of("Paired comparisons", (*header, "p", "p, Holm", "n"), lines)
+
+
+def _paired(first: Point, second: Point, seeds: Sequence[int]) -> Comparison:
+    ours, theirs = ([one.values[seed] for seed in seeds] for one in (first, second))
+    return statistics.paired(ours, theirs)
+
+
+def _paired_times(first: Point, second: Point, seeds: Sequence[int]) -> Comparison:
+    """Of the first metric; the rows of both say which trials solved."""
+
+    def side(point: Point) -> tuple[list[bool], list[float]]:
+        rows = [row for row in point.rows if row.seed in set(seeds)]
+        return [row.outcome["solved"] > 0 for row in rows], [point.values[s] for s in seeds]
+
+    return statistics.paired_time_to_solution(side(first), side(second))
+
+
+def _gains(study: Study, points: Sequence[Point]) -> tuple[Gain, ...]:
+    """Each cell against the better of its rivals, on the seeds that both have."""
+    places: dict[tuple[str, float | None], dict[str, Point]] = {}
+    for point in points if study.rivals else ():
+        places.setdefault((point.cell.panel, point.cell.x), {})[point.cell.series] = point
+    found = []
+    for there in places.values():
+        rivals = {name: there[name].values for name in study.rivals if name in there}
+        seeds = set.intersection(*map(set, rivals.values())) if rivals else set()
+        if len(rivals) < len(study.rivals) or not seeds:
+            continue
+        means = {name: np.mean([of[seed] for seed in seeds]) for name, of in rivals.items()}
+        over = min(means, key=lambda name: means[name])
+        for point in (point for name, point in there.items() if name not in rivals):
+            ours, theirs = point.values, rivals[over]
+            both = sorted(set(ours) & set(theirs))
+            if both:
+                test = statistics.paired([theirs[s] for s in both], [ours[s] for s in both])
+                found.append(Gain(point.cell, over, test))
+    return tuple(found)
+
+
+def _gain_table(study: Study, gains: Sequence[Gain]) -> Table:
+    """Gains that are tested, corrected by Holm's rule for all of them."""
+    tested = [one for one in gains if one.cell.series in study.gains]
+    corrected = statistics.holm([one.test.p for one in tested])
+    lines = [
+        (
+            *(one.cell.panel, None if one.cell.x is None else f"{one.cell.x:g}"),
+            *(one.cell.series, one.over, text(one.test.difference, ".4f")),
+            *(p_text(one.test.p), p_text(float(p)), str(one.test.difference.n)),
+        )
+        for one, p in zip(tested, corrected, strict=True)
+    ]
+    header = ("panel", study.x_label, "line", "over", "gain, mean [95 % interval]", "p", "p, Holm")
+    return Table.of(gain_title(study), (*header, "n"), lines)
+
+
+def gain_title(study: Study) -> str:
+    """What gains are over, in words."""
+    return f"Gain over the better of {' and '.join(study.rivals)}"
 
 
 def _exponents(study: Study, points: Sequence[Point]) -> Table:

@@ -17,9 +17,16 @@ from mcover.lab.training.options import (
     Flips,
     Lifted,
     Method,
+    Soup,
     Training,
 )
-from mcover.lab.training.trials import CommitteeTrial, NetworkTrial, RepeatedTrial
+from mcover.lab.training.trials import (
+    CommitteeTrial,
+    CoverTrial,
+    DistilledTrial,
+    NetworkTrial,
+    RepeatedTrial,
+)
 
 if TYPE_CHECKING:
     from mcover.lab.training.loop import fit
@@ -32,6 +39,8 @@ __all__ = [
     "SWA",
     "BinaryTrial",
     "CommitteeTrial",
+    "CoverTrial",
+    "DistilledTrial",
     "Elastic",
     "Entropy",
     "Flips",
@@ -39,6 +48,7 @@ __all__ = [
     "Method",
     "NetworkTrial",
     "RepeatedTrial",
+    "Soup",
     "Training",
     "fit",
 ]

@@ -23,7 +23,14 @@ from mcover.errors import McoverError
 from mcover.lab.data import Dataset
 from mcover.lab.models import seeded
 from mcover.lab.training import options
-from mcover.lab.training.objectives import covers_of, is_covered, objective_of
+from mcover.lab.training.draws import Batches, dropped, generator, noisy
+from mcover.lab.training.objectives import (
+    Objective,
+    covers_of,
+    distance,
+    is_covered,
+    objective_of,
+)
 from mcover.lab.training.options import (
     EMA,
     RSGD,
@@ -32,6 +39,7 @@ from mcover.lab.training.options import (
     BinaryMethod,
     Elastic,
     Entropy,
+    Soup,
     Training,
 )
 from mcover.logs import HistoryLog
@@ -44,7 +52,6 @@ Floats = NDArray[np.float64]
 
 _PAPER = Training()
 _SHOW_SECONDS = 0.1
-_WHOLE_BYTES = 1 << 25  # up to here all images of a pass are put in order at once: faster
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,8 @@ class History:
     """The course of a training; errors are shares of wrong labels of the test images.
 
     Shape:
-        epoch, train_loss, collapse_error, seconds, gradients: (evaluations,); cover_error and
-        routed_error: (evaluations, covers), where a plain module has one cover.
+        epoch, train_loss, collapse_error, distance, seconds, gradients: (evaluations,);
+        cover_error and routed_error: (evaluations, covers), where a plain module has one cover.
     """
 
     epoch: Floats
@@ -79,6 +86,9 @@ class History:
     committee machines, whose hard output is defined for single machines only."""
     collapse_error: Floats
     """Of the collapse, of an average of weights, or of the plain module."""
+    distance: Floats | None
+    """Mean squared distance of two covers over the mean squared norm of one: 0 where all are equal,
+    2 where they have nothing in common; None for a plain module."""
     seconds: Floats
     """Spent in gradient steps and stopping rules, not in evaluations."""
     gradients: NDArray[np.int64]
@@ -102,6 +112,7 @@ def fit(
     *,
     seed: Seed = 0,
     progress: Callable[[Status], None] | None = None,
+    objective: Objective | None = None,
     log: str | Path | None = None,
     tensorboard: bool = False,
 ) -> History:
@@ -119,6 +130,7 @@ def fit(
             the routes it was lifted with; SGD() trains either.
         seed: orders the images, and draws dropout and noise.
         progress: called now and then.
+        objective: what to minimise, of this very model; None is its own loss, as above.
         log: file for the history while it is made, one JSON object a line for each evaluation.
         tensorboard: whether TensorBoard events go to a folder beside it, of the same name.
     """
@@ -128,7 +140,7 @@ def fit(
     checks.instance("data", data, Dataset, "a data set, e.g. mcover.lab.data.load('digits')")
     checks.instance("training", training, Training, "Training(epochs=40)")
     options.check_optimizer(training, method)
-    loop = _Loop(model, data, training, options.check_method(method), seed, progress)
+    loop = _Loop(model, data, training, options.check_method(method), seed, progress, objective)
     loop.log = None if log is None else HistoryLog(log, tensorboard)
     with seeded(loop.torch_seed, loop.device):
         try:
@@ -154,6 +166,7 @@ class _Loop:
         method: BinaryMethod,
         seed: Seed,
         progress: Callable[[Status], None] | None,
+        objective: Objective | None = None,
     ) -> None:
         self.parameters = [one for one in model.parameters() if one.requires_grad]
         if not self.parameters:
@@ -162,12 +175,12 @@ class _Loop:
             raise McoverError(f"{data.name} has no training or no test images; give some of each.")
         _check_covers(model, method)
         self.model, self.training, self.method, self.progress = model, training, method, progress
-        self.objective = objective_of(model)
+        self.objective = objective or objective_of(model)
         self.device = self.parameters[0].device
         self.images, self.labels = self.objective.tensors(data.train_images, data.train_labels)
         self.test = self.objective.tensors(data.test_images, data.test_labels)
         self.torch_seed, order, noise, walk = seed_sequence(seed).spawn(4)
-        self.noise = _generator(noise, self.device)
+        self.noise = generator(noise, self.device)
         self.each = isinstance(method, RSGD | Elastic)  # every cover has batches of its own
         covers = self.objective.covers if self.each else None
         self.batches = Batches(self.images, self.labels, training.batch, order, covers)
@@ -180,6 +193,8 @@ class _Loop:
         if isinstance(method, EMA):
             decay = get_ema_multi_avg_fn(method.decay)
             self.average = AveragedModel(model, multi_avg_fn=decay)
+        self.split = method.split(training.epochs) if isinstance(method, Soup) else None
+        self.parting: Any = None
         self.stopped: Stopped = "epochs"
         self.epochs = self.gradients = self.steps_since = 0
         self.loss = torch.zeros((), device=self.device)
@@ -199,8 +214,9 @@ class _Loop:
         else:
             common |= {"momentum": given.momentum, "nesterov": given.momentum > 0}
         match method:
-            case RSGD(coupling=coupling, growth=growth):
-                common |= {"coupling": coupling, "growth": growth, "steps": self.total}
+            case RSGD(coupling=coupling, growth=growth, growth_epochs=epochs):
+                steps = self.total if epochs is None else epochs * self.batches.length
+                common |= {"coupling": coupling, "growth": growth, "steps": steps}
                 return ReplicatedSGD(_groups(self.model, parameters), base=base, **common)
             case Elastic(coupling=coupling, period=period):
                 common |= {"coupling": coupling, "period": period}
@@ -224,6 +240,7 @@ class _Loop:
 
     def run(self) -> None:
         self.model.train()
+        self.at_branches()
         every, over = self.training.evaluate_every, False
         while not over:
             begin = time.perf_counter()
@@ -270,13 +287,17 @@ class _Loop:
     def fresh(self) -> Tensor:
         """Puts gradients on the next batch in place; returns the loss per cover."""
         if self.batches.taken % self.batches.length == 0:
-            self.objective.begin(self.batches.taken // self.batches.length)
+            self.objective.begin(self.age(self.batches.taken // self.batches.length))
         self.batch = self.batches.next()
         return self.again()
 
     def again(self) -> Tensor:
         """The same on the batch of before."""
-        with _noisy(self.parameters, self.training.weight_noise, self.noise):
+        given, weights = self.training, self.parameters
+        with (
+            noisy(weights, given.weight_noise, self.noise),
+            dropped(weights, given.drop_connect, self.noise),
+        ):
             loss = self.objective.gradient(*self.batch, self.each)
         self.gradients += self.objective.width
         return loss
@@ -288,6 +309,27 @@ class _Loop:
             case SWA(average_from) if self.epochs > average_from * self.training.epochs:
                 self.average = self.average or AveragedModel(self.model)
                 self.average.update_parameters(self.model)
+            case Soup():
+                self.at_branches()
+
+    def age(self, epoch: int) -> int:
+        """Epochs that the model has behind it: a branch goes on where its trunk ended."""
+        trunk, each = self.split or (epoch, 1)
+        return min(epoch, trunk + (epoch - trunk) % each)
+
+    def at_branches(self) -> None:
+        """Keeps the end of the trunk, averages the ends of branches, and starts the next there."""
+        if self.split is None or self.age(self.epochs) != self.split[0]:
+            return
+        if self.parting is None:
+            now = self.model.state_dict(), self.optimizer.state_dict()
+            self.parting = copy.deepcopy(now)
+            return
+        self.average = self.average or AveragedModel(self.model)
+        self.average.update_parameters(self.model)
+        if self.epochs < self.training.epochs:
+            self.model.load_state_dict(self.parting[0])
+            self.optimizer.load_state_dict(copy.deepcopy(self.parting[1]))
 
     @contextmanager
     def source(self) -> Iterator[nn.Module]:
@@ -299,9 +341,13 @@ class _Loop:
             yield self.model if self.average is None else self.average.module
 
     def over(self) -> bool:
-        """Whether the stopping rule is met; SWA has nothing to judge before it averages."""
+        """Whether the stopping rule is met.
+
+        SWA has nothing to judge before it averages, and a soup before all branches have ended.
+        """
         rule = self.training
         early = isinstance(self.method, SWA) and self.average is None
+        early |= isinstance(self.method, Soup) and self.epochs < rule.epochs
         if (rule.stop_loss is None and rule.stop_error is None) or early:
             return False
         with self.source() as source:
@@ -328,6 +374,7 @@ class _Loop:
                 "cover_error": judge(self.model, *self.test, "covers")[1],
                 "routed_error": self.objective.routed_errors(self.model, *self.test),
                 "collapse_error": judge(self.single, *self.test, "covers")[1][0],
+                "distance": distance(self.model),
                 "seconds": self.seconds,
                 "gradients": self.gradients,
             }
@@ -358,8 +405,9 @@ class _Loop:
     def history(self) -> History:
         names = [one.name for one in fields(History) if one.name not in ("stopped", "model")]
         columns: dict[str, Any] = {n: np.array([row[n] for row in self.rows]) for n in names}
-        if columns["routed_error"].dtype == object:  # of None
-            columns["routed_error"] = None
+        for name in ("routed_error", "distance"):
+            if columns[name].dtype == object:  # of None
+                columns[name] = None
         return History(**columns, stopped=self.stopped, model=self.single)
 
 
@@ -385,65 +433,3 @@ def _groups(model: nn.Module, parameters: list[nn.Parameter]) -> list[dict[str, 
     covers = [one for one in parameters if id(one) in stacked]
     shared = [one for one in parameters if id(one) not in stacked]
     return [{"params": covers}] + ([{"params": shared, "replicas": False}] if shared else [])
-
-
-def _generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.Generator:
-    return torch.Generator(device).manual_seed(int(seed.generate_state(1)[0]))
-
-
-class Batches:
-    """The training images in minibatches, endlessly, in an order drawn anew for every pass.
-
-    All covers share them, or each has its own; the first cover's order is then that of a plain
-    training with the same seed.
-    """
-
-    def __init__(
-        self, images: Tensor, labels: Tensor, size: int, seed: SeedSequence, each: int | None
-    ) -> None:
-        self.images, self.labels, self.size, self.each = images, labels, size, each
-        seeds = [seed, *(seed.spawn(each - 1) if each else ())]
-        self._orders = [_generator(one) for one in seeds]
-        self.taken = 0
-        self.length = -(-len(labels) // size)  # batches in a pass
-        self._whole = (each or 1) * images.nbytes <= _WHOLE_BYTES
-
-    @property
-    def passes(self) -> float:
-        """Passes over the images so far."""
-        return self.taken / self.length
-
-    def next(self) -> tuple[Tensor, Tensor]:
-        """Images (B, ...) and labels (B,), with covers first where each has its own."""
-        number = self.taken % self.length
-        if not number:
-            drawn = [torch.randperm(len(self.labels), generator=one) for one in self._orders]
-            self._order = torch.stack(drawn) if self.each else drawn[0]
-            if self._whole:
-                self._pass = self.images[self._order], self.labels[self._order]
-        self.taken += 1
-        span = slice(number * self.size, (number + 1) * self.size)
-        if self._whole:
-            cut = (slice(None), span) if self.each else (span,)
-            return self._pass[0][cut], self._pass[1][cut]
-        chosen = self._order[..., span]
-        return self.images[chosen], self.labels[chosen]
-
-
-@contextmanager
-def _noisy(parameters: list[nn.Parameter], scale: float, rng: torch.Generator) -> Iterator[None]:
-    """Inside, all parameters carry Gaussian noise; outside, they are what they were, bit by bit."""
-    if not scale:
-        yield
-        return
-    kept = [one.detach().clone() for one in parameters]
-    with torch.no_grad():
-        for one in parameters:
-            noise = torch.randn(one.shape, generator=rng, device=one.device, dtype=one.dtype)
-            one.add_(noise, alpha=scale)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for one, before in zip(parameters, kept, strict=True):
-                one.copy_(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -102,6 +103,35 @@ class Objective:
             guess = output.argmax(dim=-1).reshape(len(wrong), -1, len(target))
             wrong += (guess != target).double().mean(dim=1).sum(dim=1).cpu()
         return cast(Floats, (wrong / len(labels)).numpy())
+
+
+class DistillingObjective(Objective):
+    """What a student of several teachers minimises (Hinton, Vinyals and Dean, 2015).
+
+    (1 − w) H(y, softmax z) + w T² H(p, softmax(z/T)), where H is the cross-entropy, z the student's
+    logits, and p the mean of the teachers' softmax(z/T). Errors and losses of evaluations are those
+    of the labels.
+    """
+
+    def __init__(
+        self, model: nn.Module, teachers: Sequence[nn.Module], temperature: float, weight: float
+    ) -> None:
+        super().__init__(model)
+        if is_covered(model):
+            raise McoverError("a student is one model; give a plain module.")
+        self.teachers = [teacher.eval() for teacher in teachers]
+        self.temperature, self.weight = temperature, weight
+
+    def gradient(self, images: Tensor, labels: Tensor, each: bool) -> Tensor:
+        self.model.zero_grad()
+        heat = self.temperature
+        with torch.no_grad():
+            answers = [(teacher(images) / heat).softmax(dim=-1) for teacher in self.teachers]
+        output = self.model(images)
+        soft = functional.cross_entropy(output / heat, torch.stack(answers).mean(dim=0))
+        loss = (1 - self.weight) * self.criterion(output, labels) + self.weight * heat**2 * soft
+        loss.backward()
+        return loss.detach()
 
 
 class BinaryObjective(Objective):
@@ -223,6 +253,22 @@ def is_covered(model: nn.Module) -> bool:
 def covers_of(model: nn.Module) -> int:
     """M, or 1 for a plain module."""
     return int(cast(Any, model).covers) if is_covered(model) else 1
+
+
+@torch.no_grad()
+def distance(model: nn.Module) -> float | None:
+    """Mean |w_a − w_b|² over pairs of covers, over the mean |w_a|²; None for a plain module.
+
+    For a committee machine, whose rows J_k have norm √N, this is the mean of |J_k^a − J_k^b|²/N.
+    """
+    if not is_covered(model) or not hasattr(model, "stacks"):
+        return None
+    covers, apart, norm = covers_of(model), 0.0, 0.0
+    for stack in cast(Any, model).stacks().values():
+        values = stack.double()
+        apart += float((values - values.mean(0)).square().sum())  # Σ over pairs |·|² is M times it
+        norm += float(values.square().sum())
+    return 2 * apart * covers / (max(covers - 1, 1) * norm) if norm else 0.0
 
 
 def _outputs(model: nn.Module, images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -48,6 +48,9 @@ class Training:
     """L2 penalty on the weights."""
     weight_noise: float = 0.0
     """Standard deviation of Gaussian noise on all weights, drawn anew in each gradient step."""
+    drop_connect: float = 0.0
+    """DropConnect: share of all weights, biases too, that are dropped in training, and the others
+    scaled by 1/(1 − share); one mask for a whole batch, drawn anew in each gradient step."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
     stop_loss: float | None = None
@@ -65,6 +68,7 @@ class Training:
         checks.counts(self, "epochs", "batch", "evaluate_every", most=MOST)
         checks.numbers_of(self, "lr", above=0)
         checks.numbers_of(self, "momentum", "weight_decay", "weight_noise", least=0)
+        checks.numbers_of(self, "drop_connect", least=0, below=1)
         checks.numbers_of(self, "stop_loss", "stop_error", least=0, optional=True)
         checks.choice("judge", self.judge, get_args(Judge))
         checks.choice("optimizer", self.optimizer, get_args(Optimizer))
@@ -194,11 +198,15 @@ class RSGD(_Coupled):
     kind: ClassVar[str] = "rsgd"
 
     growth: float = 1e4
-    """Factor by which the coupling grows over all epochs."""
+    """Factor by which the coupling grows in all."""
+    growth_epochs: int | None = None
+    """Epochs in which it grows so much, to stay there; none is all that are planned, and a training
+    that stops early has then seen little of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.numbers_of(self, "growth", above=0)
+        checks.counts(self, "growth_epochs", optional=True, most=MOST)
 
 
 @dataclass(frozen=True)
@@ -264,6 +272,39 @@ class EMA:
 
 
 @dataclass(frozen=True)
+class Soup:
+    """A soup: branches that leave one trunk, each with batches of its own; their mean is the model.
+
+    The epochs are those of trunk and branches together. A stopping rule is looked at in the end.
+    """
+
+    kind: ClassVar[str] = "soup"
+
+    branches: int = 4
+    """Trainings that go on from the trunk, one after the other, as long each."""
+    trunk: float = 0.5
+    """Share of the epochs before they part, and what does not divide by the branches."""
+
+    def __post_init__(self) -> None:
+        checks.counts(self, "branches", most=1000)
+        checks.numbers_of(self, "trunk", least=0, below=1)
+
+    def split(self, epochs: int) -> tuple[int, int]:
+        """Epochs of the trunk and of each branch.
+
+        >>> Soup(branches=4, trunk=0.5).split(240)
+        (120, 30)
+        """
+        each = (epochs - round(self.trunk * epochs)) // self.branches
+        if not each:
+            raise McoverError(
+                f"{epochs} epochs leave none for each of {self.branches} branches after a trunk of "
+                f"{self.trunk:g}; write more epochs, fewer branches or a smaller trunk."
+            )
+        return epochs - self.branches * each, each
+
+
+@dataclass(frozen=True)
 class SAM:
     """Sharpness-aware minimisation: the gradient is taken a little uphill."""
 
@@ -295,7 +336,7 @@ class Flips:
         checks.numbers_of(self, "threshold", least=0)
 
 
-Method = Lifted | SGD | RSGD | Elastic | Entropy | SWA | EMA | SAM
+Method = Lifted | SGD | RSGD | Elastic | Entropy | SWA | EMA | Soup | SAM
 METHODS: tuple[type[Method], ...] = get_args(Method)
 BinaryMethod = Method | Flips
 BINARY_METHODS: tuple[type[BinaryMethod], ...] = get_args(BinaryMethod)

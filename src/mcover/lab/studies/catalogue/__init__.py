@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from mcover.errors import McoverError
-from mcover.lab.studies.catalogue import binary, costs, networks, perceptrons
+from mcover.lab.studies.catalogue import (
+    binary,
+    costs,
+    league,
+    networks,
+    perceptrons,
+    replicas,
+    solution_times,
+    when,
+)
 from mcover.lab.studies.study import Study
 
 STUDIES: dict[str, Study] = {
@@ -14,15 +23,20 @@ STUDIES: dict[str, Study] = {
         networks.COMMITTEE_SETTINGS,
         networks.COMMITTEE_ERRORS,
         networks.COMMITTEE_RATES,
+        replicas.COMMITTEE_GROWTH,
         networks.MLP_ERRORS,
         perceptrons.TOPOLOGY,
         networks.COMMITTEE_TOPOLOGY,
         perceptrons.COVERS,
         perceptrons.VARIANTS,
+        perceptrons.SWEEPS,
+        solution_times.SOLUTION_TIMES,
         costs.COSTS,
         perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,
         networks.LOW_DATA_CONV,
+        league.LEAGUE,
+        when.WHEN,
         binary.BINARY_NETWORKS,
     )
 }

@@ -68,15 +68,18 @@ def _binary_networks(scale: Scale, trials: int) -> Cells:
         small = _panel(trials, "digits, MLP", 4, 45, {}, model="binary-mlp", **few)
         return small + _panel(trials, "digits, conv", 4, 45, {}, model="binary-conv", **few)
     found: Cells = ()
-    for data, name in (("mnist", "MNIST"), ("fashion-mnist", "Fashion-MNIST")):
-        for model, kind, epochs in (("binary-mlp", "MLP", 12), ("binary-conv", "conv", 8)):
-            base: dict[str, Any] = {"data": data, "model": model}
-            few_epochs = 240 if scale == "paper" else 60
-            panel = f"{name}, {kind}, 1,000 images"
-            found += _panel(trials, panel, few_epochs, 90, {}, images=1000, **base)
-            if scale == "paper":
-                panel = f"{name}, {kind}, all images"
-                found += _panel(trials, panel, epochs, 256, {"images": 12_000}, **base)
+    for data, name, model, kind, epochs in (
+        ("mnist", "MNIST", "binary-mlp", "MLP", 12),
+        ("fashion-mnist", "Fashion-MNIST", "binary-mlp", "MLP", 12),
+        ("mnist", "MNIST", "binary-conv", "conv", 8),
+    ):
+        base: dict[str, Any] = {"data": data, "model": model}
+        few_epochs = 240 if scale == "paper" else 60
+        panel = f"{name}, {kind}, 1,000 images"
+        found += _panel(trials, panel, few_epochs, 90, {}, images=1000, **base)
+        if scale == "paper":
+            panel = f"{name}, {kind}, all images"
+            found += _panel(trials, panel, epochs, 256, {"images": 12_000}, **base)
     return found
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mcover.lab.studies.rows import Trial
 from mcover.lab.studies.study import (
     COMMITTEE,
     MLP,
@@ -36,7 +37,7 @@ from mcover.lab.training.options import PLAIN
 from mcover.lifting import Directed, Messages
 from mcover.topology import GaussianRing, Identity, Topology, Uniform
 
-_EPOCHS: dict[Scale, int] = {"smoke": 4, "quick": 4000, "paper": 20_000}
+EPOCHS: dict[Scale, int] = {"smoke": 4, "quick": 4000, "paper": 20_000}
 _SMALL: dict[Scale, Scale] = {"smoke": "smoke", "quick": "quick", "paper": "quick"}
 CONTRASTS = (("rSGD M=4", "vanilla"), ("M-cover M=4", "vanilla", "rSGD M=4"))
 """Comparisons of the three methods of Table 1."""
@@ -48,7 +49,7 @@ def committee(
     """A machine of nine units, trained as in the paper; lr and schedule are ours."""
     data, images = ("digits:3,8", 40) if scale == "smoke" else ("fashion-mnist:dress,coat", 500)
     base = CommitteeTrial(data, images=images, method=method, **more)
-    epochs = _EPOCHS[scale]
+    epochs = EPOCHS[scale]
     training = replace(base.training, epochs=epochs, evaluate_every=epochs, lr=lr)
     return replace(base, training=training)
 
@@ -85,8 +86,9 @@ COMMITTEE_ERRORS = Study(
     source="Figure 2(c)",
     about=(
         "784 inputs, 9 hidden units, 500 Fashion-MNIST images made ±1 by their medians, 2,000 test "
-        "images; SGD, learning rate 10 (see committee-settings), batch 100, slow schedule (from "
-        "memory of the cited works, unverified), until no training error is left or 20,000 epochs. "
+        "images; SGD, learning rate 10 (see committee-settings; rows have norm √N, so it is 784 "
+        "times that of rows of norm 1), batch 100, slow schedule (from memory of the cited works, "
+        "unverified), until no training error is left or 20,000 epochs. "
         "M-cover: uniform routes, bank S = 10. Replicas and covers start independent; the common "
         "start is one machine plus noise of 0.1. Scale quick: S = 4, 4,000 epochs."
     ),
@@ -214,12 +216,16 @@ def mlp(scale: Scale, **changes: Any) -> NetworkTrial:
 
 
 def changed(
-    trial: NetworkTrial, times: float = 1, weight_noise: float = 0.0, **more: Any
+    trial: NetworkTrial,
+    times: float = 1,
+    weight_noise: float = 0.0,
+    drop_connect: float = 0.0,
+    **more: Any,
 ) -> NetworkTrial:
     """A trial of so many times the epochs, or with noise; plain if nothing else is said."""
     epochs = round(times * trial.training.epochs)
     how = {"epochs": epochs, "evaluate_every": epochs, "weight_noise": weight_noise}
-    training = replace(trial.training, **how)  # type: ignore[arg-type]
+    training = replace(trial.training, **how, drop_connect=drop_connect)  # type: ignore[arg-type]
     return replace(trial, training=training, **{"method": PLAIN} | more)
 
 
@@ -315,7 +321,7 @@ _CONV_LINES: _Lines = {
 }
 _QUICK = ("vanilla", "message lift M=5", "directed lift, redrawn", _DROPOUT, "weight noise")
 _SMOKE = ("vanilla", "message lift M=5", _DROPOUT)
-_SMOKE_CHOOSING = Choosing(extra={"validation": 300}, seeds=1)
+SMOKE_CHOOSING = Choosing(extra={"validation": 300}, seeds=1)
 
 
 def _low_data(scale: Scale, names: Sequence[str], trials: int, lines: _Lines, model: Any) -> Cells:
@@ -324,11 +330,16 @@ def _low_data(scale: Scale, names: Sequence[str], trials: int, lines: _Lines, mo
         base = NetworkTrial("digits", Training(2, 50), images=100, model=model)
 
     def cell(series: str) -> Cell:
-        trials_of = {label: changed(base, **how) for label, how in lines[series].items()}
-        choices = trials_of if len(trials_of) > 1 else {}
-        return Cell(next(iter(trials_of.values())), series, trials=trials, choices=choices)
+        candidates = {label: changed(base, **how) for label, how in lines[series].items()}
+        return chosen_cell(series, candidates, trials)
 
     return tuple(map(cell, names))
+
+
+def chosen_cell(series: str, candidates: Mapping[str, Trial], trials: int) -> Cell:
+    """A cell of the best of its candidates; of one alone there is nothing to choose."""
+    choices = candidates if len(candidates) > 1 else {}
+    return Cell(next(iter(candidates.values())), series, trials=trials, choices=choices)
 
 
 LOW_DATA = Study(
@@ -353,7 +364,7 @@ LOW_DATA = Study(
         ("message lift M=5", "five apart, averaged"),
     ),
     picture="outcomes",
-    choosing={"smoke": _SMOKE_CHOOSING},
+    choosing={"smoke": SMOKE_CHOOSING},
 )
 
 LOW_DATA_CONV = Study(
@@ -377,5 +388,5 @@ LOW_DATA_CONV = Study(
         (_BOTH, _DROPOUT, _LONG_DROPOUT),
     ),
     picture="outcomes",
-    choosing={"smoke": _SMOKE_CHOOSING},
+    choosing={"smoke": SMOKE_CHOOSING},
 )

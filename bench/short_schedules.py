@@ -1,0 +1,179 @@
+"""Where a read of a short schedule goes, small banks, and how far it is from the popcount limit.
+
+The **popcount limit** of a proposal is a compiled loop over the same words and nothing else: for S
+contexts, two loads, a select, a popcount and an add for each 512 patterns, columns one after the
+other, no random numbers, no decision, no flip. It is measured here, in the same run, on whole
+blocks of 512, and taken in proportion for the last one: P/512 blocks, as if nothing were padded.
+
+    python bench/short_schedules.py [--n 1000] [--alpha 1.58] [--seconds 25]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numba import njit
+
+import mcover
+from mcover.annealing.bits import ONES, WORDS, aligned, count, load, spread, total
+from mcover.annealing.kernels import _perceptron_change, advance
+from mcover.annealing.states import compile_kernels, make_state, pack_columns, random_weights
+from mcover.routing import draw_bank
+from timing import best_in_turns, rows
+
+COVERS, BANKS = 7, (2, 3, 4, 6, 8)
+SCHEDULE = mcover.LinearSchedule(0.4, 0.01, 1e-3)
+PASSES, COLD, SLICES = 20, 20, 30  # of the columns, sweeps of a frozen chain, parts of a chain
+
+
+def _limit(covers, destinations, blocks):
+    """The loop of the popcount limit; its sizes are constants, and LLVM unrolls it as it likes."""
+    row = 2 * blocks * WORDS
+
+    @njit(nogil=True)
+    def stream(columns, masks, passes):
+        a = b = spread(np.uint64(0))
+        context = 0
+        for _ in range(passes):
+            for column in range(0, columns.size, blocks * WORDS):
+                context = context + 1 if context + 1 < covers else 0
+                for s in range(destinations):
+                    for j in range(blocks):
+                        at = (s * covers + context) * row + 2 * j * WORDS
+                        hold, d = load(masks, at + WORDS), load(columns, column + j * WORDS)
+                        a, b = b + count(hold ^ (d & (load(masks, at) ^ hold))), a
+        return total(a + b)
+
+    return stream
+
+
+@njit(nogil=True)
+def _changes(state, proposals):
+    """The energy change of scattered proposals and nothing else."""
+    covers, sites = state.weights.shape
+    flip, sums = spread(ONES), 0
+    for i in range(proposals):
+        index = 1237 * i % (covers * sites)
+        sums += _perceptron_change(state, index, index // covers, flip)
+    return sums
+
+
+class Setting:
+    """One method on one problem: its chain, and the same chain when it is frozen."""
+
+    def __init__(self, problem: mcover.Perceptron, method: mcover.annealing.Method) -> None:
+        self.problem, self.method = problem, method
+        self.options = mcover.annealing.AnnealOptions(method, SCHEDULE)
+        self.covers, self.bank = method.covers, self.options.bank_size(problem.sites)
+        self.patterns = len(problem.patterns)
+        self.columns = pack_columns(problem.gauged)
+        self.rng = np.random.SeedSequence(2).generate_state(4, np.uint64)
+        self.weights = random_weights(self.rng, self.covers, problem.inputs)
+        self.blocks = -(-self.patterns // (64 * WORDS))
+        self.masks = aligned(self.covers * self.bank * self.blocks * 2 * WORDS)
+        self.proposals = self.covers * problem.inputs * len(SCHEDULE.temperatures())
+        self.accepted, self.slices, self.read = 0, np.full(SLICES, np.inf), np.inf
+        self.frozen = self.chain()
+        for _ in range(3):
+            self.rejections()
+
+    def start(self):
+        bank = draw_bank(self.method.topology, self.covers, self.problem.inputs, self.bank, 1)
+        size = self.patterns, 1, self.problem.inputs
+        return make_state(self.columns, *size, bank.routes, self.weights)
+
+    def chain(self):
+        """The whole schedule; keeps the best time of each slice, which always does the same."""
+        state, rng, self.accepted = self.start(), self.rng.copy(), 0
+        course = SCHEDULE.temperatures(), self.options.couplings()
+        parts = zip(*(np.array_split(each, SLICES) for each in course), strict=True)
+        for i, part in enumerate(parts):
+            begin = time.thread_time()
+            accepted, _ = advance(state, *part, "glauber", "random", rng)
+            self.slices[i] = min(self.slices[i], time.thread_time() - begin)
+            self.accepted += int(accepted.sum())
+        return state
+
+    def rejections(self) -> None:
+        advance(self.frozen, np.full(COLD, 1e-5), 0.0, "metropolis", "random", self.rng.copy())
+
+    def anneal(self) -> None:
+        result = mcover.anneal(self.problem, self.method, schedule=SCHEDULE, seed=0, workers=1)
+        self.read = min(self.read, float(result.seconds[0]))
+
+    def parts(self) -> dict[str, Callable[[], object]]:
+        limit = _limit(self.covers, self.bank, self.blocks)
+        return {
+            "limit": lambda: limit(self.columns, self.masks, PASSES),
+            "change": lambda: _changes(self.frozen, PASSES * self.problem.inputs),
+            "rejections": self.rejections,
+            "start-up": self.start,
+            "chain": self.chain,
+            "anneal": self.anneal,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=1000)
+    parser.add_argument("--alpha", type=float, default=1.58)
+    parser.add_argument("--seconds", type=float, default=25.0)
+    given = parser.parse_args()
+    print(f"compiling, or loading: {compile_kernels():.1f} s; load {os.getloadavg()[0]:.1f}")
+    problem = mcover.teacher_student(given.n, given.alpha, seed=0)
+    methods = {"vanilla": mcover.Vanilla(), "RSA": mcover.RSA(COVERS)}
+    ring = mcover.GaussianRing(1.5, shift=2)
+    methods |= {f"S = {bank}": mcover.MCover(COVERS, ring, bank) for bank in BANKS}
+    settings = {name: Setting(problem, method) for name, method in methods.items()}
+    works = {
+        (name, part): work
+        for name, setting in settings.items()
+        for part, work in setting.parts().items()
+    }
+    best = best_in_turns(works, given.seconds, clock=time.process_time)
+    each, shares = [], []
+    for name, setting in settings.items():
+        best_of = {part: one for (whose, part), one in best.items() if whose == name}
+        padded = best_of["limit"] / (PASSES * problem.inputs)
+        limit = padded * setting.patterns / (64 * WORDS * setting.blocks)
+        change = best_of["change"] / (PASSES * problem.inputs)
+        rejection = best_of["rejections"] / (COLD * setting.covers * problem.inputs)
+        chain = setting.slices.sum() / setting.proposals
+        read, start, whole = (
+            one / setting.proposals
+            for one in (setting.read, best_of["start-up"], best_of["anneal"])
+        )
+        times = [limit, padded, change, rejection, chain, read, whole]
+        cells = [f"{1e9 * one:.1f}" for one in times]
+        each.append([name, *cells, f"{chain / limit:.1f}", f"{read / limit:.1f}"])
+        parts = [start, read - chain - start, rejection, chain - rejection]
+        flip = (chain - rejection) * setting.proposals / max(setting.accepted, 1)
+        shares.append(
+            [name, f"{1e3 * setting.read:.1f}", *(f"{one / read:.0%}" for one in parts),
+             f"{setting.accepted / setting.proposals:.1%}", f"{1e9 * flip:.0f}",
+             f"{1e3 * (whole - read) * setting.proposals:.1f}"]
+        )  # fmt: skip
+    blocks = math.ceil(len(problem.patterns) / 512)
+    rows(
+        f"ns a proposal, N={given.n} P={len(problem.patterns)} ({blocks} blocks) M={COVERS}, "
+        f"{len(SCHEDULE.temperatures())} sweeps, one core",
+        ["", "limit", "padded", "change", "rejection", "chain", "read", "anneal()",
+         "chain/limit", "read/limit"],
+        each,
+    )  # fmt: skip
+    rows(
+        "shares of a read, and what anneal() does outside of it",
+        ["", "ms a read", "start-up", "Python", "rejections", "flips", "accepted", "ns a flip",
+         "ms outside"],
+        shares,
+    )  # fmt: skip
+    print("flips: what the chain takes beyond as many rejections; Python: slices and records")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""Local searches on the chain of `kernels`: repair and descent.
+
+**Repair** is focused Metropolis search. A pattern is unsatisfied in a context where it adds to the
+energy: k < -1 for the form EVEN, k < 0 for the others. A proposal takes
+
+1. one unsatisfied pair (context, pattern), uniformly among those of all contexts;
+2. one weight of that context, uniformly among those that can repair the pattern: they disagree with
+   it, and in a committee their hidden unit votes against it;
+3. the flip of that weight, with the probability of Metropolis, by the whole lifted energy.
+
+Numbers of unsatisfied patterns are kept per context, and only an accepted flip changes them, in the
+contexts that it touches. What is unsatisfied is one plane or mask of the counters already.
+
+**Descent** takes finite differences at zero temperature: a flip improves where ΔE < 0, or ΔE = 0
+and the coupling of the replicas gains, which is the limit T → 0 of the joint weight. It takes every
+flip that improves, in the order of its proposals, or the best of all, and ends where none does.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mcover.annealing.bits import ONES, WORDS, Words, count, load, ones_in, spread, total
+from mcover.annealing.kernels import (
+    EVEN,
+    ORDERS,
+    PERMUTATION,
+    RANDOM,
+    Integers,
+    State,
+    _committee_change,
+    _flip,
+    _perceptron_change,
+    advance,
+    below,
+    boltzmann,
+    fill_tables,
+    magnets,
+    make_tables,
+    new_sequence,
+    scales_of,
+    shuffle,
+    uniform,
+)
+from mcover.annealing.options import Improvement, Order, Rule
+from mcover.compiled import njit
+
+
+class Sweeps(NamedTuple):
+    """What was done: int64 (done,) for each sweep, and whether there is nothing left to do."""
+
+    accepted: Integers
+    energies: Integers  # after each sweep, in units of the state
+    proposals: Integers
+    over: bool
+
+
+def run(
+    state: State,
+    temperatures: ArrayLike,
+    gammas: ArrayLike,
+    rng: Words,
+    rule: Rule,
+    order: Order = "random",
+    improvement: Improvement = "first",
+    stop_at_zero: bool = False,
+    stop_at_minimum: bool = True,
+) -> Sweeps:
+    """Sweeps by any of the rules, as in `advance`; changes `state` and `rng` in place."""
+    if rule == "repair":
+        return repair(state, temperatures, gammas, rng)
+    if rule == "descent":
+        gammas = scales_of(state, temperatures, gammas)[1]
+        return descend(state, gammas, rng, order, improvement, stop_at_zero, stop_at_minimum)
+    accepted, energies = advance(state, temperatures, gammas, rule, order, rng, stop_at_zero)
+    over = stop_at_zero and energies[-1] == 0
+    return Sweeps(accepted, energies, np.full(len(accepted), state.weights.size), bool(over))
+
+
+class Unsatisfied(NamedTuple):
+    """Bits of word i of context c: words[((c*W/8 + i//8)*stride + offset)*8 + i%8] ^ flip."""
+
+    words: Words
+    stride: int
+    offset: int
+    flip: np.uint64
+    blocks: Integers  # how many in each 512 patterns of each context
+    counts: Integers  # of each context c = s*M + α
+    totals: Integers  # of each destination s
+
+
+def unsatisfied(state: State) -> Unsatisfied:
+    """Which patterns are unsatisfied in which context."""
+    covers, destinations = state.weights.shape[0], state.destinations
+    perceptron = state.hidden == 1
+    counts = np.zeros(destinations * covers, dtype=np.int64)
+    blocks = np.zeros(counts.size * (state.valid.size // WORDS), dtype=np.int64)
+    if state.form == EVEN:  # up = ~hold is k < -1
+        words, stride, offset = state.masks if perceptron else state.vote_masks, 2, 1
+    else:
+        words = state.planes if perceptron else state.vote_planes
+        stride = state.depth if perceptron else state.vote_depth
+        offset = stride - 1
+    flip = ONES if state.form == EVEN else np.uint64(0)
+    totals = np.zeros(destinations, dtype=np.int64)
+    wrong = Unsatisfied(words, stride, offset, flip, blocks, counts, totals)
+    _count_all(state, wrong)
+    return wrong
+
+
+@njit()
+def _count_all(state: State, wrong: Unsatisfied) -> None:
+    for c in range(wrong.counts.size):
+        _count(state, wrong, c)
+
+
+@njit(forceinline=True, error_model="numpy")
+def _count(state: State, wrong: Unsatisfied, c: int) -> Any:
+    """Renew the number of unsatisfied patterns of one context; returns by how much it grew."""
+    blocks, more = state.valid.size // WORDS, -wrong.counts[c]
+    for j in range(blocks):
+        at = c * blocks + j
+        bits = load(wrong.words, (at * wrong.stride + wrong.offset) * WORDS) ^ spread(wrong.flip)
+        wrong.blocks[at] = total(count(bits & load(state.valid, j * WORDS)))
+        more += wrong.blocks[at]
+    wrong.counts[c] += more
+    wrong.totals[c // state.weights.shape[0]] += more
+    return more
+
+
+@njit(forceinline=True, error_model="numpy")
+def pick(state: State, wrong: Unsatisfied, r: Any) -> Any:
+    """The r-th unsatisfied pair as (s, α, pattern): contexts in order, patterns in order."""
+    covers, blocks = state.weights.shape[0], state.valid.size // WORDS
+    s = 0
+    while r >= wrong.totals[s]:
+        r -= wrong.totals[s]
+        s += 1
+    c = s * covers
+    while r >= wrong.counts[c]:
+        r -= wrong.counts[c]
+        c += 1
+    at = c * blocks
+    while r >= wrong.blocks[at]:
+        r -= wrong.blocks[at]
+        at += 1
+    i = (at - c * blocks) * WORDS
+    at = (at * wrong.stride + wrong.offset) * WORDS
+    bits = (wrong.words[at] ^ wrong.flip) & state.valid[i]
+    while r >= ones_in(bits):
+        r -= ones_in(bits)
+        at += 1
+        i += 1
+        bits = (wrong.words[at] ^ wrong.flip) & state.valid[i]
+    for _ in range(r):
+        bits &= bits - np.uint64(1)
+    # The zeros below the lowest one.
+    return s, c - s * covers, 64 * i + ones_in(~bits & (bits - np.uint64(1)))
+
+
+@njit(forceinline=True, error_model="numpy")
+def culprit(state: State, s: int, alpha: int, mu: int, rng: Words) -> Any:
+    """A weight that can repair pattern μ in context (s, α), drawn until it can: (site, cover)."""
+    covers, sites = state.weights.shape
+    word, place = mu >> 6, np.uint64(mu & 63)
+    blocks, depth = state.valid.size // WORDS, state.depth
+    while True:
+        q = below(rng, sites)
+        unit: Any = 0
+        if state.hidden > 1:
+            unit = q // state.inputs
+            row = (s * covers + alpha) * state.hidden + unit
+            at = ((row * blocks + (word >> 3)) * depth + depth - 1) * WORDS + (word & 7)
+            if not (state.planes[at] >> place) & np.uint64(1):
+                continue  # a vote for the pattern
+        beta = 0
+        while np.intp(state.inverse[(q * covers + beta) * state.destinations + s]) != alpha:
+            beta += 1
+        column = q - unit * state.inputs
+        bit = (state.columns[column * state.valid.size + word] >> place) & np.uint64(1)
+        if (bit == np.uint64(1)) != (state.weights[beta, q] > 0):
+            return q, beta
+
+
+@njit()
+def _repair(
+    state: State,
+    wrong: Unsatisfied,
+    scales: NDArray[np.float64],
+    gammas: NDArray[np.float64],
+    rng: Words,
+    accepted: Integers,
+    energies: Integers,
+    proposals: Integers,
+) -> int:
+    """The sweeps of `repair`; returns how many were begun."""
+    weights, (covers, sites) = state.weights, state.weights.shape
+    common, destinations = state.pairs * state.destinations, state.destinations
+    tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
+    left = wrong.counts.sum()
+    for t in range(scales.size):
+        if t == 0 or scales[t] != scales[t - 1] or gammas[t] != gammas[t - 1]:
+            reach = fill_tables(tables, state, scales[t], gammas[t])
+        taken = made = 0
+        while made < sites * covers and left > 0:
+            made += 1
+            s, alpha, mu = pick(state, wrong, below(rng, left))
+            q, beta = culprit(state, s, alpha, mu, rng)
+            u = uniform(rng)
+            index: Any = q * covers + beta
+            w = np.int64(weights[beta, q])
+            flip = spread(ONES if w < 0 else np.uint64(0))
+            unit: Any = 0
+            column: Any = q
+            if state.hidden == 1:
+                change = _perceptron_change(state, index, column, flip)
+            else:
+                unit = q // state.inputs
+                column = q - unit * state.inputs
+                change = _committee_change(state, index, unit, column, flip)
+            ones = state.ones[column]
+            change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
+            h = w * (np.int64(magnet[q]) - w)
+            if u * boltzmann(tables, reach, scales[t], gammas[t], change, h) < 1.0:
+                _flip(state, index, unit, column, flip)
+                weights[beta, q] = -w
+                magnet[q] -= 2 * w
+                state.energy[0] += change
+                taken += 1
+                for one in range(destinations):
+                    c = one * covers + np.intp(state.inverse[index * destinations + one])
+                    left += _count(state, wrong, c)
+        accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
+        if left == 0:
+            return t + 1
+    return scales.size
+
+
+def repair(state: State, temperatures: ArrayLike, gammas: ArrayLike, rng: Words) -> Sweeps:
+    """Sweeps of K*N*M proposals that repair, until nothing is unsatisfied: the energy is zero.
+
+    A proposal draws the number of its pair, (r * unsatisfied) >> 32, in the order of contexts
+    c = s*M + α and patterns; then sites, (r * K*N) >> 32, until one can repair it; then a
+    `uniform`. Temperatures and gammas are those of `advance`.
+    """
+    scales, gammas = scales_of(state, temperatures, gammas)
+    rows = np.zeros((3, scales.size), dtype=np.int64)
+    done = _repair(state, unsatisfied(state), scales, gammas, rng, *rows)
+    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], bool(state.energy[0] == 0))
+
+
+_TAKE, _BEST, _LOOK = 0, 1, 2  # each flip that improves; the best of all; none: is there one?
+
+
+@njit()
+def _pass(
+    state: State, what: int, order: int, gamma: float, magnet: Any, sequence: Any, rng: Words
+) -> Any:
+    """One pass over K*N*M flips; returns the proposals made and how many of them improve."""
+    weights, (covers, sites) = state.weights, state.weights.shape
+    common = state.pairs * state.destinations
+    towards = 1 if gamma > 0 else -1 if gamma < 0 else 0
+    best: Any = np.intp(-1)
+    lowest, side = np.int64(0), np.int64(0)  # ΔE and the coupling's loss, which are to be beaten
+    improving = 0
+    for i in range(sites * covers):
+        index: Any = i
+        if order == RANDOM:
+            index = below(rng, sites * covers)
+        elif order == PERMUTATION:
+            index = np.intp(sequence[i])
+        q: Any = np.intp(np.uint64(index) // np.uint64(covers))
+        beta = index - q * covers
+        w = np.int64(weights[beta, q])
+        flip = spread(ONES if w < 0 else np.uint64(0))
+        unit: Any = 0
+        column: Any = q
+        if state.hidden == 1:
+            change = _perceptron_change(state, index, column, flip)
+        else:
+            unit = q // state.inputs
+            column = q - unit * state.inputs
+            change = _committee_change(state, index, unit, column, flip)
+        ones = state.ones[column]
+        change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
+        loss = towards * w * (np.int64(magnet[q]) - w)
+        if change > lowest or (change == lowest and loss >= side):
+            continue
+        improving += 1
+        if what == _LOOK:
+            return i + 1, improving
+        if what == _BEST:
+            best, lowest, side = index, change, loss
+            continue
+        _flip(state, index, unit, column, flip)
+        weights[beta, q] = -w
+        magnet[q] -= 2 * w
+        state.energy[0] += change
+    if best >= 0:
+        q = best // covers
+        beta, unit = best - q * covers, q // state.inputs
+        w = np.int64(weights[beta, q])
+        _flip(state, best, unit, q - unit * state.inputs, spread(ONES if w < 0 else np.uint64(0)))
+        weights[beta, q] = -w
+        magnet[q] -= 2 * w
+        state.energy[0] += lowest
+        improving = 1
+    return sites * covers, improving
+
+
+@njit()
+def _descend(
+    state: State,
+    order: int,
+    what: int,
+    gammas: NDArray[np.float64],
+    rng: Words,
+    stop_at_zero: bool,
+    stop_at_minimum: bool,
+    accepted: Integers,
+    energies: Integers,
+    proposals: Integers,
+) -> Any:
+    """The sweeps of `descend`; returns how many were done, and whether they came to their end."""
+    magnet, sequence = magnets(state.weights), new_sequence(order, state.weights.size)
+    for t in range(gammas.size):
+        shuffle(sequence, rng)
+        made, taken = _pass(state, what, order, gammas[t], magnet, sequence, rng)
+        minimum = taken == 0
+        if minimum and order == RANDOM and stop_at_minimum:
+            # A sweep at random may have missed some flips.
+            looked, found = _pass(state, _LOOK, -1, gammas[t], magnet, sequence, rng)
+            made, minimum = made + looked, found == 0
+        accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
+        if (minimum and stop_at_minimum) or (stop_at_zero and energies[t] == 0):
+            return t + 1, True
+    return gammas.size, False
+
+
+def descend(
+    state: State,
+    gammas: ArrayLike,
+    rng: Words,
+    order: Order = "random",
+    improvement: Improvement = "first",
+    stop_at_zero: bool = False,
+    stop_at_minimum: bool = True,
+) -> Sweeps:
+    """A sweep for each coupling, of which only the sign counts, until no flip improves.
+
+    With improvement "first" a sweep is K*N*M proposals in the order of `advance`, without
+    `uniform`; after one without a flip in random order, flips are looked through, in order, up to
+    the first that improves: these are proposals too. With "best" a sweep tries every flip and takes
+    the one of lowest ΔE, then of most gain in coupling, then of lowest index; it draws nothing.
+    """
+    gammas = np.array(gammas, dtype=np.float64)
+    rows = np.zeros((3, gammas.size), dtype=np.int64)
+    best = improvement == "best"
+    how = (-1, _BEST) if best else (ORDERS.index(order), _TAKE)
+    stop = stop_at_zero, stop_at_minimum
+    done, over = _descend(state, *how, gammas, rng, *stop, *rows)
+    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], over)
