@@ -100,10 +100,11 @@ WHEN = Study(
         "the share of training labels that name another class; test labels are right. Strengths "
         "are chosen in each cell on 2,000 images held out of training, with labels as noisy as "
         "those trained on and two seeds of their own; the strongest dropout was added when three "
-        "strengths turned out to end too low for noisy labels. Learning rates are 0.05, 0.02 and 0.1 in all "
-        "lines, the first two picked for plain on held-out images; 0.1 favours the lift, which "
-        "fails at 0.2, where plain was a little better with the one seed tried. The better "
-        "of plain and dropout is the one of less mean test error in the cell, which favours it."
+        "strengths turned out to end too low for noisy labels. Learning rates are 0.05, 0.02 and "
+        "0.1 in all lines, the first two picked for plain on held-out images; 0.1 favours the "
+        "lift, which fails at 0.2, where plain was a little better with the one seed tried. The "
+        "better of plain and dropout is the one of less mean test error in the cell, which favours "
+        "it."
     ),
     cells=at_scales(
         _cells,
