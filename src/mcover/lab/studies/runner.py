@@ -30,6 +30,7 @@ from mcover.progress import errors
 
 ATTEMPTS = 3
 """How often a trial is started whose process ends under it."""
+_LOOK_SECONDS = 0.5  # between two looks at the whole plan
 _POLL_SECONDS = 0.5
 # Threads of BLAS that wait in a spin would count as core seconds.
 _ONE_CORE = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -188,13 +189,15 @@ def run(plan: Plan, store: Store, engine: Engine, tell: Progress = lambda share,
     state = _Run(plan, store, engine)
     interrupted = False
     try:
-        missing = plan.missing(state.have)
+        missing, looked = plan.missing(state.have), time.monotonic()
         for cell in {cell.config: cell for cell, _ in missing}.values():
             getattr(cell.trial, "prepare", lambda: None)()
         while missing:
             state.step(missing)
-            tell(*state.progress())
-            missing = plan.missing(state.have)
+            # Short trials of a large plan would otherwise wait for it to be read again and again.
+            if state.has_room_beyond(missing) or time.monotonic() - looked > _LOOK_SECONDS:
+                tell(*state.progress())
+                missing, looked = plan.missing(state.have), time.monotonic()
     except KeyboardInterrupt:
         state.keep_finished()
         interrupted = True
@@ -235,6 +238,14 @@ class _Run:
         if time.monotonic() - self._renewed > LEASE_SECONDS / 6:
             self._renewed = time.monotonic()
             self.store.renew()
+
+    def has_room_beyond(self, missing: list[Pending]) -> bool:
+        """Whether all that was missing is there or under way, and a worker has nothing to do."""
+        under_way = {(cell.config, seed) for cell, seed in self.flying.values()}
+        return len(under_way) < self.engine.workers and all(
+            (cell.config, seed) in self.have or (cell.config, seed) in under_way
+            for cell, seed in missing
+        )
 
     def _start(self, missing: list[Pending]) -> None:
         running = {(cell.config, seed) for cell, seed in self.flying.values()}

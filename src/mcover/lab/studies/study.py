@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -138,8 +138,13 @@ class Choosing:
         found = [row.outcome[self.outcome] for row in tried]
         if self.how == "mean":
             return float(np.mean(found)), 0.0
-        solved = [row.outcome["solved"] > 0 for row in tried]
-        return statistics.time_to_solution(solved, found).value, -float(np.mean(found))
+        solved = tuple(row.outcome["solved"] > 0 for row in tried)
+        return _time_to_solution(solved, tuple(found)), -float(np.mean(found))
+
+
+@lru_cache(maxsize=10_000)  # a run asks again and again, while rows come in
+def _time_to_solution(solved: tuple[bool, ...], costs: tuple[float, ...]) -> float:
+    return statistics.time_to_solution(solved, costs).value
 
 
 @dataclass(frozen=True)
