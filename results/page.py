@@ -42,9 +42,9 @@ def pages() -> dict[Path, str]:
     return filled
 
 
-def table(name: str, title: str, without: tuple[str, ...] = ()) -> str:
+def table(name: str, title: str, without: tuple[str, ...] = (), exact: bool = False) -> str:
     """A table of a study; lines that have one of some words in them may be left out."""
-    found = _one(tables(name), title)
+    found = _one([one for one in tables(name) if not exact or one.title == title], title)
     lines = [line for line in found.lines if not any(word in str(line) for word in without)]
     return Table(title, found.header, tuple(lines)).markdown()
 
