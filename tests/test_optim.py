@@ -404,5 +404,5 @@ def test_the_room_is_a_lazy_attribute_of_the_package():
 
 def test_every_optimizer_is_in_the_battery():
     names = {case.kind.__name__ for case in CASES.values()}
-    assert names == set(mcover.optim.__all__)
+    assert names == set(mcover.optim.__all__) - {"Bop"}  # it couples no replicas: test_bop.py
     assert all(len(set(pair)) == 2 for pair in itertools.pairwise(CASES))

@@ -189,15 +189,14 @@ def run(plan: Plan, store: Store, engine: Engine, tell: Progress = lambda share,
     state = _Run(plan, store, engine)
     interrupted = False
     try:
-        missing, looked = plan.missing(state.have), time.monotonic()
+        missing = state.look()
         for cell in {cell.config: cell for cell, _ in missing}.values():
             getattr(cell.trial, "prepare", lambda: None)()
         while missing:
             state.step(missing)
-            # Short trials of a large plan would otherwise wait for it to be read again and again.
-            if state.has_room_beyond(missing) or time.monotonic() - looked > _LOOK_SECONDS:
-                tell(*state.progress())
-                missing, looked = plan.missing(state.have), time.monotonic()
+            tell(*state.progress())
+            if state.is_idle(missing) or time.monotonic() - state.looked > _LOOK_SECONDS:
+                missing = state.look()
     except KeyboardInterrupt:
         state.keep_finished()
         interrupted = True
@@ -239,7 +238,14 @@ class _Run:
             self._renewed = time.monotonic()
             self.store.renew()
 
-    def has_room_beyond(self, missing: list[Pending]) -> bool:
+    def look(self) -> list[Pending]:
+        """What is missing now. A large plan takes longer to read than a short trial to run."""
+        missing = self.plan.missing(self.have)
+        self._known = (*self.plan.progress(self.have), len(self.have))
+        self.looked = time.monotonic()
+        return missing
+
+    def is_idle(self, missing: list[Pending]) -> bool:
         """Whether all that was missing is there or under way, and a worker has nothing to do."""
         under_way = {(cell.config, seed) for cell, seed in self.flying.values()}
         return len(under_way) < self.engine.workers and all(
@@ -273,7 +279,8 @@ class _Run:
 
     def progress(self) -> tuple[float, str]:
         """The share of trials done, and how many that is in words."""
-        done, total = self.plan.progress(self.have)
+        done, total, had = self._known
+        done += len(self.have) - had
         failed = sum(row.status == "failed" for row in self.have.values())
         broken = f", {failed} failed" if failed else ""
         text = f"{done}/{total} trials{broken}, {len(self.flying)} running"
