@@ -3,8 +3,8 @@
     python results/page.py           # writes the pages
     python results/page.py --check   # says whether they are what the rows give
 
-The prose is in the files that end in ``.md.j2``. In there, ``{{ table(study, title) }}`` is a table that
-``mcover study show STUDY --scale paper --markdown`` prints of the rows in STUDY.csv,
+The prose is in the files that end in ``.md.j2``. In there, ``{{ table(study, title) }}`` is a table
+that ``mcover study show STUDY --scale paper --markdown`` prints of the rows in STUDY.csv,
 ``{{ sweep(title) }}`` one of ``sweeps.py`` and ``{{ amp }}`` that of ``amp.py``.
 """
 
