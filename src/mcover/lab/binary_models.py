@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import nn
@@ -118,5 +118,4 @@ def _binary(layers: list[nn.Module], bound: float) -> nn.Sequential:
     with torch.no_grad():
         for latent in binary.latents(net).values():
             latent.uniform_(-bound, bound)
-    assert isinstance(net, nn.Sequential)
-    return net
+    return cast(nn.Sequential, net)
