@@ -57,7 +57,7 @@ def our_run(setting: Setting, temperatures: np.ndarray):
     """Weights, accepted proposals and energies of one chain, and its seconds."""
     state, rng = setting.state(), setting.rng.copy()
     begin = time.perf_counter()
-    accepted, energies = advance(state, temperatures, 0.0, "glauber", "random", rng)
+    accepted, energies, *_ = advance(state, temperatures, 0.0, "glauber", "random", rng)
     seconds = time.perf_counter() - begin
     return state.weights, accepted, energies * state.unit, seconds
 

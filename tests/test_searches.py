@@ -17,7 +17,7 @@ from mcover import (
     anneal,
     teacher_student,
 )
-from mcover.annealing import AnnealOptions, kernels, searches
+from mcover.annealing import AnnealOptions, chain, kernels, searches
 from mcover.annealing.annealer import cover_overlap
 from mcover.errors import McoverError, McoverWarning
 from mcover.lab.figures.runs import annealing_figure
@@ -81,7 +81,7 @@ def test_repair_takes_every_unsatisfied_pair_alike():
     pairs = reference.unsatisfied(gauged.astype(int), routes, weights.astype(int), 3, "linear")
     assert [searches.pick(state, wrong, r) for r in range(len(pairs))] == pairs
     assert wrong.counts.sum() == wrong.totals.sum() == len(pairs) > 50
-    draws = [kernels.below(rng, len(pairs)) for _ in range(100 * len(pairs))]
+    draws = [chain.below(rng, len(pairs)) for _ in range(100 * len(pairs))]
     assert stats.chisquare(np.bincount(draws, minlength=len(pairs))).pvalue > 1e-3
     s, alpha, mu = pairs[7]
     candidates = reference.repairing(
@@ -101,7 +101,7 @@ def test_repair_keeps_count_of_what_is_unsatisfied(shape, energy):
     state = make(gauged, routes, weights, shape[2], energy)
     wrong, rows = searches.unsatisfied(state), np.zeros((3, 5), dtype=np.int64)
     scales, gammas = kernels.scales_of(state, np.full(5, 0.4), 0.0)
-    searches._repair(state, wrong, scales, gammas, rng, *rows)
+    searches._repair(state, wrong, scales, gammas, rng, False, *rows)
     assert rows[0].sum() > 0
     fresh = searches.unsatisfied(state)
     assert wrong.counts.tolist() == fresh.counts.tolist()
@@ -168,7 +168,7 @@ def test_a_permutation_visits_every_index_once_in_any_order_alike():
     rng = np.random.SeedSequence(1).generate_state(4, np.uint64)
     sequence, seen = np.empty(4, dtype=np.int32), dict.fromkeys(itertools.permutations(range(4)), 0)
     for _ in range(24 * 200):
-        kernels.shuffle(sequence, rng)
+        chain.shuffle(sequence, rng)
         seen[tuple(sequence.tolist())] += 1
     assert stats.chisquare(list(seen.values())).pvalue > 1e-3
 
@@ -176,7 +176,7 @@ def test_a_permutation_visits_every_index_once_in_any_order_alike():
 def test_a_sweep_in_permuted_order_flips_everything_once_when_all_is_accepted():
     gauged, routes, weights, rng = problem(12, 20, 1, 3, 2, seed=3)
     state = make(gauged, routes, weights, 1, "linear")
-    accepted, _ = kernels.advance(state, [1e9], 0.0, "metropolis", "permutation", rng)
+    accepted = kernels.advance(state, [1e9], 0.0, "metropolis", "permutation", rng).accepted
     assert accepted[0] == 36
     assert (state.weights == -weights).all()
 

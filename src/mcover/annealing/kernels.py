@@ -32,7 +32,7 @@ Chains are made in `mcover.annealing.states`.
 """
 
 import math
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,92 +48,33 @@ from mcover.annealing.bits import (
     store,
     total,
 )
-from mcover.annealing.options import MAX_COUPLING, Order
+from mcover.annealing.chain import (
+    ERRORS,
+    EVEN,
+    ODD,
+    ORDERS,
+    PERMUTATION,
+    RANDOM,
+    Integers,
+    State,
+    Sweeps,
+    magnets,
+    new_sequence,
+    next64,
+    shuffle,
+    uniform,
+)
+from mcover.annealing.options import MAX_COUPLING
+from mcover.annealing.students import fits
 from mcover.compiled import njit
 from mcover.errors import McoverError
 
-ERRORS, EVEN, ODD = 0, 1, 2  # forms of the energy
-# Compiled code has the index.
-RULES, ORDERS = ("glauber", "metropolis"), get_args(Order)
+RULES = ("glauber", "metropolis")  # compiled code has the index
 GLAUBER = RULES.index("glauber")
-RANDOM, PERMUTATION = ORDERS.index("random"), ORDERS.index("permutation")
 
 _LOW_BITS = 6  # ΔE is split into ΔE >> 6 and ΔE & 63 for the tables of exp
 _CERTAIN = 45.0  # exp(-45) < 2**-53: only the uniform number 0 tells it from 0
 _LARGEST = 700.0  # exp of it is still a double
-
-Integers = NDArray[np.int64]
-
-
-class State(NamedTuple):
-    """One chain. `advance` changes its arrays in place; sites are numbered q = k*N + i.
-
-    Shape: W words of 64 patterns make a row, a multiple of 8, in W/8 blocks. The counters are flat:
-    planes (contexts, K, W/8, depth, 8), masks (contexts, K, pairs, W/8, 2, 8) with the pair
-    (down, hold) last, and the same without K for the votes, which a perceptron does not have.
-    """
-
-    weights: NDArray[np.int8]  # (M, K*N)
-    energy: Integers  # (1,), in units, summed over all contexts
-    columns: Words  # (N*W,), from pack_columns
-    ones: Integers  # (N,), bits set in each column
-    valid: Words  # (W,), the bits that are patterns
-    inverse: NDArray[np.uint8]  # (K*N*M*S,), α at [(q*M + β)*S + s]
-    planes: Words
-    masks: Words
-    vote_planes: Words
-    vote_masks: Words
-    patterns: int
-    hidden: int
-    inputs: int
-    destinations: int
-    form: int
-    pairs: int
-    depth: int
-    vote_depth: int
-    unit: float  # physical size of one unit of energy, the mean over destinations included
-
-
-@njit(forceinline=True)
-def next64(rng: Words) -> Any:
-    """The next 64 random bits of xoshiro256++ (Blackman, Vigna); rng, uint64 (4,), not all zero."""
-    a, b, c, d = rng[0], rng[1], rng[2], rng[3]
-    x = a + d
-    result = ((x << np.uint64(23)) | (x >> np.uint64(41))) + a
-    c ^= a
-    d ^= b
-    rng[1] = b ^ c
-    rng[0] = a ^ d
-    rng[2] = c ^ (b << np.uint64(17))
-    rng[3] = (d << np.uint64(45)) | (d >> np.uint64(19))
-    return result
-
-
-@njit(forceinline=True)
-def uniform(rng: Words) -> float:
-    """A uniform number in [0, 1): the high 53 bits of one draw."""
-    return np.float64(next64(rng) >> np.uint64(11)) * 2.0**-53
-
-
-@njit(forceinline=True)
-def below(rng: Words, bound: Any) -> Any:
-    """A whole number in [0, bound), (r * bound) >> 32 of the high 32 bits r of one draw."""
-    return np.intp(((next64(rng) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
-
-
-@njit()
-def new_sequence(order: int, moves: int) -> NDArray[np.int32]:
-    """Room for the order of a sweep, which only "permutation" needs."""
-    return np.empty(moves if order == PERMUTATION else 0, dtype=np.int32)
-
-
-@njit()
-def shuffle(sequence: NDArray[np.int32], rng: Words) -> None:
-    """Make it a uniform permutation of 0, 1, …: Fisher and Yates, one draw for each entry."""
-    for i in range(sequence.size):
-        j = below(rng, i + 1)
-        sequence[i] = sequence[j]
-        sequence[j] = i
 
 
 @njit(forceinline=True)
@@ -192,17 +133,6 @@ def _committee_change(state: State, index: int, unit: int, column: int, flip: An
                 hold = load(state.masks, at + WORDS) | load(state.vote_masks, vote + WORDS)
                 sums = sums + count(hold ^ (d & (down ^ hold)))
     return total(sums)
-
-
-@njit()
-def magnets(weights: NDArray[np.int8]) -> NDArray[np.int16]:
-    """Σ_β w_q^(β) of every site."""
-    covers, sites = weights.shape
-    magnet = np.zeros(sites, dtype=np.int16)
-    for beta in range(covers):
-        for site in range(sites):
-            magnet[site] += weights[beta, site]
-    return magnet
 
 
 @njit(forceinline=True)
@@ -316,8 +246,8 @@ def _advance(
     stop_at_zero: bool,
     accepted: Integers,
     energies: Integers,
-) -> int:
-    """The sweeps of `advance`, scales being unit/T; returns how many were done."""
+) -> Any:
+    """The sweeps of `advance`, scales being unit/T; returns how many, and if one stopped it."""
     weights, (covers, sites) = state.weights, state.weights.shape
     common = state.pairs * state.destinations
     tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
@@ -366,9 +296,9 @@ def _advance(
                 taken += 1
         accepted[t] = taken
         energies[t] = state.energy[0]
-        if stop_at_zero and energies[t] == 0:
-            return t + 1
-    return scales.size
+        if stop_at_zero and fits(state, magnet):
+            return t + 1, True
+    return scales.size, False
 
 
 def advance(
@@ -379,27 +309,24 @@ def advance(
     order: str,
     rng: Words,
     stop_at_zero: bool = False,
-) -> tuple[Integers, Integers]:
+) -> Sweeps:
     """Run one sweep of K*N*M proposals at each temperature; changes `state` and `rng` in place.
 
     The joint weight is exp(-E/T + (γ/M) Σ_{a<b} w_a·w_b), E the lifted energy; at T = 0 no proposal
     that raises the energy is accepted. In random order a proposal first takes its index
     (r * K*N*M) >> 32 from the high 32 bits r of one draw; a permutation is drawn at the start of
     each sweep. In any order one `uniform` follows for each proposal. Site = index // M, cover =
-    index % M.
+    index % M. Energies are in units of ``state.unit``; ``stop_at_zero`` ends it after a sweep whose
+    student has none.
 
     Shape: temperatures (t,), >= 0; gammas (t,) or one number, at most MAX_COUPLING in size; rng
     uint64 (4,), not all zero.
-
-    Returns:
-        accepted, energies: int64 (done,), the accepted proposals of each sweep and the energy after
-        it, in units of ``state.unit``; `done` is t unless ``stop_at_zero`` ended it.
     """
     scales, gammas = scales_of(state, temperatures, gammas)
-    accepted, energies = np.zeros((2, scales.size), dtype=np.int64)
+    rows = np.zeros((2, scales.size), dtype=np.int64)
     how = RULES.index(rule), ORDERS.index(order)
-    done = _advance(state, scales, gammas, *how, rng, stop_at_zero, accepted, energies)
-    return accepted[:done], energies[:done]
+    done, over = _advance(state, scales, gammas, *how, rng, stop_at_zero, *rows)
+    return Sweeps(rows[0, :done], rows[1, :done], np.full(done, state.weights.size), over)
 
 
 def scales_of(

@@ -195,8 +195,8 @@ class AnnealOptions:
     """Proposals of a sweep: at "random", "sequential", cover after cover of site after site, or
     "permutation", each once in an order that is drawn for each sweep. Not for repair."""
     stop_at_zero: bool = False
-    """End a read after the sweep in which its lifted energy reaches zero; repair always does, at
-    once."""
+    """End a read after the first sweep that leaves its student, the majority of the covers, at zero
+    energy. Repair ends in any case, and at once, where the lifted energy is zero."""
     improvement: Improvement = "first"
     """Descent takes each flip that improves, "first", or, a sweep being one flip, the "best"."""
 

@@ -22,38 +22,33 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover.annealing.bits import ONES, WORDS, Words, count, load, ones_in, spread, total
-from mcover.annealing.kernels import (
+from mcover.annealing.chain import (
     EVEN,
     ORDERS,
     PERMUTATION,
     RANDOM,
     Integers,
     State,
+    Sweeps,
+    below,
+    magnets,
+    new_sequence,
+    shuffle,
+    uniform,
+)
+from mcover.annealing.kernels import (
     _committee_change,
     _flip,
     _perceptron_change,
     advance,
-    below,
     boltzmann,
     fill_tables,
-    magnets,
     make_tables,
-    new_sequence,
     scales_of,
-    shuffle,
-    uniform,
 )
 from mcover.annealing.options import Improvement, Order, Rule
+from mcover.annealing.students import fits
 from mcover.compiled import njit
-
-
-class Sweeps(NamedTuple):
-    """What was done: int64 (done,) for each sweep, and whether there is nothing left to do."""
-
-    accepted: Integers
-    energies: Integers  # after each sweep, in units of the state
-    proposals: Integers
-    over: bool
 
 
 def run(
@@ -69,13 +64,11 @@ def run(
 ) -> Sweeps:
     """Sweeps by any of the rules, as in `advance`; changes `state` and `rng` in place."""
     if rule == "repair":
-        return repair(state, temperatures, gammas, rng)
+        return repair(state, temperatures, gammas, rng, stop_at_zero)
     if rule == "descent":
         gammas = scales_of(state, temperatures, gammas)[1]
         return descend(state, gammas, rng, order, improvement, stop_at_zero, stop_at_minimum)
-    accepted, energies = advance(state, temperatures, gammas, rule, order, rng, stop_at_zero)
-    over = stop_at_zero and energies[-1] == 0
-    return Sweeps(accepted, energies, np.full(len(accepted), state.weights.size), bool(over))
+    return advance(state, temperatures, gammas, rule, order, rng, stop_at_zero)
 
 
 class Unsatisfied(NamedTuple):
@@ -190,11 +183,12 @@ def _repair(
     scales: NDArray[np.float64],
     gammas: NDArray[np.float64],
     rng: Words,
+    stop_at_zero: bool,
     accepted: Integers,
     energies: Integers,
     proposals: Integers,
-) -> int:
-    """The sweeps of `repair`; returns how many were begun."""
+) -> Any:
+    """The sweeps of `repair`; returns how many were begun, and whether they came to their end."""
     weights, (covers, sites) = state.weights, state.weights.shape
     common, destinations = state.pairs * state.destinations, state.destinations
     tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
@@ -232,12 +226,18 @@ def _repair(
                     c = one * covers + np.intp(state.inverse[index * destinations + one])
                     left += _count(state, wrong, c)
         accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
-        if left == 0:
-            return t + 1
-    return scales.size
+        if left == 0 or (stop_at_zero and fits(state, magnet)):
+            return t + 1, True
+    return scales.size, False
 
 
-def repair(state: State, temperatures: ArrayLike, gammas: ArrayLike, rng: Words) -> Sweeps:
+def repair(
+    state: State,
+    temperatures: ArrayLike,
+    gammas: ArrayLike,
+    rng: Words,
+    stop_at_zero: bool = False,
+) -> Sweeps:
     """Sweeps of K*N*M proposals that repair, until nothing is unsatisfied: the energy is zero.
 
     A proposal draws the number of its pair, (r * unsatisfied) >> 32, in the order of contexts
@@ -246,8 +246,8 @@ def repair(state: State, temperatures: ArrayLike, gammas: ArrayLike, rng: Words)
     """
     scales, gammas = scales_of(state, temperatures, gammas)
     rows = np.zeros((3, scales.size), dtype=np.int64)
-    done = _repair(state, unsatisfied(state), scales, gammas, rng, *rows)
-    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], bool(state.energy[0] == 0))
+    done, over = _repair(state, unsatisfied(state), scales, gammas, rng, stop_at_zero, *rows)
+    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], over)
 
 
 _TAKE, _BEST, _LOOK = 0, 1, 2  # each flip that improves; the best of all; none: is there one?
@@ -333,7 +333,7 @@ def _descend(
             looked, found = _pass(state, _LOOK, -1, gammas[t], magnet, sequence, rng)
             made, minimum = made + looked, found == 0
         accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
-        if (minimum and stop_at_minimum) or (stop_at_zero and energies[t] == 0):
+        if (minimum and stop_at_minimum) or (stop_at_zero and fits(state, magnet)):
             return t + 1, True
     return gammas.size, False
 

@@ -21,16 +21,8 @@ from mcover.annealing.bits import (
     step_counter,
     total,
 )
-from mcover.annealing.kernels import (
-    ERRORS,
-    EVEN,
-    ODD,
-    Integers,
-    State,
-    next64,
-    recount,
-    renew,
-)
+from mcover.annealing.chain import ERRORS, EVEN, ODD, Integers, State, next64
+from mcover.annealing.kernels import recount, renew
 from mcover.annealing.options import Rule
 from mcover.annealing.searches import run
 from mcover.compiled import njit

@@ -70,14 +70,15 @@ def _binary_networks(scale: Scale, trials: int) -> Cells:
     found: Cells = ()
     for data, name, model, kind, epochs in (
         ("mnist", "MNIST", "binary-mlp", "MLP", 12),
-        ("fashion-mnist", "Fashion-MNIST", "binary-mlp", "MLP", None),
+        ("fashion-mnist", "Fashion-MNIST", "binary-mlp", "MLP", 12),
         ("mnist", "MNIST", "binary-conv", "conv", 8),
+        ("fashion-mnist", "Fashion-MNIST", "binary-conv", "conv", 8),
     ):
         base: dict[str, Any] = {"data": data, "model": model}
         few_epochs = 240 if scale == "paper" else 60
         panel = f"{name}, {kind}, 1,000 images"
         found += _panel(trials, panel, few_epochs, 90, {}, images=1000, **base)
-        if scale == "paper" and epochs is not None:
+        if scale == "paper":
             panel = f"{name}, {kind}, all images"
             found += _panel(trials, panel, epochs, 256, {"images": 12_000}, **base)
     return found
@@ -93,7 +94,7 @@ BINARY_NETWORKS = Study(
         "hidden layers of 256. Conv: 16 and 32 channels, 3 x 3, stride 2, and a linear layer. Adam "
         "with a rate that falls along a cosine. All lines have the same number of gradients: on "
         "1,000 images those of 240 epochs of one model, batch 90; on all images those of 12 (MLP) "
-        "or 8 epochs (conv), batch 256, for MNIST only. Replicas and covers start from one network "
+        "or 8 epochs (conv), batch 256. Replicas and covers start from one network "
         "plus noise; routes of the directed lift are redrawn every 10 steps. The error is that of "
         "the signs of "
         "the mean of latents; beside it those of the majority of signs, and of the cover that is "

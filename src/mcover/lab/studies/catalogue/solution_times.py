@@ -109,8 +109,7 @@ def _cells(scale: Scale, loads: Mapping[int, Sequence[float]], trials: int) -> C
     )
 
 
-# Where N is large and loads are low, a trial of every method takes seconds and most solve nothing.
-_LOADS = dict.fromkeys((500, 1000), (1.4, 1.45, 1.5, 1.58, 1.7)) | {2000: (1.58, 1.7)}
+_LOADS = dict.fromkeys((500, 1000, 2000), (1.4, 1.45, 1.5, 1.58, 1.7))
 _CHOOSING = Choosing(extra={}, outcome="core_seconds", how="tts", seeds=8)
 
 SOLUTION_TIMES = Study(

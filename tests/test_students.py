@@ -1,0 +1,103 @@
+"""Whether the collapsed student fits: against the energy of the majority, written out."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcover import RSA, MCover, Vanilla, anneal, teacher_student
+from mcover.annealing import searches
+from mcover.annealing.chain import magnets
+from mcover.annealing.result import collapse_sign
+from mcover.annealing.students import fits
+from test_kernels import make, problem
+
+RULES = ["glauber", "metropolis", "repair", "descent"]
+
+
+def satisfied(gauged, weights, hidden, energy):
+    """Zero energy of the majority: no wrong sign, or no margin below zero."""
+    student = collapse_sign(weights).astype(int).reshape(hidden, -1)
+    margin = gauged.astype(int) @ student.T
+    margin = margin[:, 0] if hidden == 1 else np.where(margin > 0, 1, -1).sum(axis=1)
+    return bool(np.all(margin > 0) if energy == "errors" else np.all(margin >= 0))
+
+
+def looked_at(gauged, weights, hidden, energy):
+    covers, sites = weights.shape
+    routes = np.broadcast_to(np.arange(covers, dtype=np.uint8), (1, sites, covers))
+    state = make(gauged, routes, weights, hidden, energy)
+    return fits(state, magnets(state.weights))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    inputs=st.one_of(st.integers(1, 40), st.sampled_from([127, 128, 129, 1000])),
+    patterns=st.sampled_from([1, 2, 63, 64, 65, 511, 512, 513, 1030]),
+    hidden=st.sampled_from([1, 1, 2, 3, 4]),
+    covers=st.integers(1, 5),
+    energy=st.sampled_from(["linear", "errors"]),
+    seed=st.integers(0, 2**31),
+)
+def test_a_student_fits_until_one_pattern_does_not(inputs, patterns, hidden, covers, energy, seed):
+    gauged, _, weights, _ = problem(inputs, patterns, hidden, covers, 1, seed=seed)
+    student = collapse_sign(weights).astype(int).reshape(hidden, -1)
+    # Patterns that are wrong are turned around, which makes them right or leaves a tie.
+    if hidden == 1:
+        margin = gauged.astype(int) @ student[0]
+    else:
+        margin = np.where(gauged.astype(int) @ student.T > 0, 1, -1).sum(axis=1)
+    gauged[margin < 0] *= -1
+    assert looked_at(gauged, weights, hidden, energy) == satisfied(gauged, weights, hidden, energy)
+    spoiled = gauged.copy()
+    spoiled[seed % patterns] *= -1
+    expected = satisfied(spoiled, weights, hidden, energy)
+    assert looked_at(spoiled, weights, hidden, energy) == expected
+
+
+@pytest.mark.parametrize(("hidden", "n"), [(1, 9), (1, 8), (3, 7), (2, 6)])
+@pytest.mark.parametrize("energy", ["linear", "errors"])
+def test_both_answers_come_up(hidden, n, energy):
+    seen = {True: 0, False: 0}
+    for seed in range(300):
+        gauged, _, weights, _ = problem(n, 2, hidden, 3, 1, seed=seed)
+        expected = satisfied(gauged, weights, hidden, energy)
+        assert looked_at(gauged, weights, hidden, energy) == expected
+        seen[expected] += 1
+    assert min(seen.values()) > 10
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("hidden", [1, 3])
+@pytest.mark.parametrize("energy", ["linear", "errors"])
+def test_a_run_ends_with_the_first_sweep_whose_student_fits(rule, hidden, energy):
+    early = 0
+    for seed in range(12):
+        gauged, routes, weights, rng = problem(21, 12, hidden, 3, 2, seed=seed)
+        again, temperatures = rng.copy(), np.full(30, 0.3)
+        step = make(gauged, routes, weights, hidden, energy)
+        end = False
+        sweeps = 0
+        while not end and sweeps < 30:
+            done = searches.run(step, temperatures[:1], 0.0, again, rule)
+            sweeps += 1
+            end = done.over or satisfied(gauged, step.weights, hidden, energy)
+        whole = make(gauged, routes, weights, hidden, energy)
+        done = searches.run(whole, temperatures, 0.0, rng, rule, stop_at_zero=True)
+        assert (len(done.energies), done.over) == (sweeps, end)
+        assert (whole.weights == step.weights).all()
+        assert rng.tolist() == again.tolist()
+        early += end and done.energies[-1] > 0
+    assert early or rule in ("repair", "descent")  # while the lifted energy is above zero
+
+
+@pytest.mark.parametrize("method", [Vanilla(), RSA(3, 1.0), MCover(4, bank=2)])
+@pytest.mark.parametrize("rule", ["glauber", "metropolis"])
+def test_what_ends_early_is_solved(method, rule):
+    easy = teacher_student(101, 0.3, seed=1)
+    result = anneal(easy, method, num_sweeps=400, rule=rule, num_reads=3, seed=2, stop_at_zero=True)
+    assert result.solved.all()
+    assert (result.sweeps < 400).all()
+    assert result.finished.all()
+    if method == Vanilla():
+        assert (result.energy == 0).all()
