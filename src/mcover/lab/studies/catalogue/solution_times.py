@@ -122,13 +122,13 @@ SOLUTION_TIMES = Study(
         "solves. Instances differ, so restarts on a hard one take longer; and message passing "
         "ends the same from nearly any start (on all of 14 instances at N = 1000, α = 1.47, 4 "
         "starts agreed): below p = 0.99 its TTS99 is a price per instance, not of restarts. Step "
-        "of temperature, M, "
-        "S, γ, reinforcement and iterations are chosen by TTS99 on other instances; where none "
-        "of the candidates solved any, the dearest is tested. Runs stop at zero energy. M-cover "
-        "anneals from T = 0.3 to 0.1, with repair from 0.15 to 0.05 (ring, σ = 1.5, shift = 2), "
-        "RSA from 0.5 (with repair 0.4) to 0.1, one copy from 0.2 to 0.05. Where no run solved "
-        "anything, the lower end of the "
-        "interval is a bound."
+        "of temperature, M, S, γ, reinforcement and iterations are chosen by TTS99 on other "
+        "instances; where none of the candidates solved any, the dearest is tested. Runs stop "
+        "where the student has zero energy, which at an even N the teacher's neighbours by one "
+        "flip have as well, their margins being zero or more. M-cover anneals from T = 0.3 to "
+        "0.1, with repair from 0.15 to 0.05 (ring, σ = 1.5, shift = 2), RSA from 0.5 (with repair "
+        "0.4) to 0.1, one copy from 0.2 to 0.05. Where no run solved anything, the lower end of "
+        "the interval is a bound."
     ),
     cells=at_scales(
         _cells,
