@@ -274,7 +274,7 @@ def test_all_candidates_of_a_panel_have_as_many_gradients(scale):
             if scale == "smoke" and cell.panel == "digits, conv":
                 assert trial.run(0)["gradients"] == steps * trial.covers
     assert {len(found) for found in panels.values()} == {1}
-    assert len(panels) == {"smoke": 2, "paper": 5}[scale]
+    assert len(panels) == {"smoke": 2, "paper": 8}[scale]
 
 
 def test_candidates_are_tried_on_what_the_study_and_the_cell_say():

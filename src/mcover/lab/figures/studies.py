@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -260,7 +261,8 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
             known = point.cell.published
             label = None if _PAPER in axes.get_legend_handles_labels()[1] else _PAPER
             _mark(axes, known.value, at + 0.38, "0.1", label=label, xerr=known.half_width)
-    axes.set_yticks(range(len(points)), [point.cell.line for point in points])
+    axes.set_yticks(range(len(points)), [fill(point.cell.line, 24) for point in points])
+    axes.locator_params(axis="x", nbins=5)
     axes.set_ylim(len(points) - 0.4, -0.6)
     axes.set_xlabel(_axis(points))
     axes.grid(axis="x", alpha=0.25, linewidth=0.5)
