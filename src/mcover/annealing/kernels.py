@@ -135,6 +135,22 @@ def _committee_change(state: State, index: int, unit: int, column: int, flip: An
     return total(sums)
 
 
+@njit(forceinline=True, error_model="numpy")
+def change_of(state: State, index: Any, q: Any, w: Any) -> Any:
+    """ΔE in units of flipping w, the weight `index` of site q."""
+    flip = spread(ONES if w < 0 else np.uint64(0))
+    column: Any = q
+    if state.hidden == 1:
+        change = _perceptron_change(state, index, column, flip)
+    else:
+        unit = np.intp(np.uint64(q) // np.uint64(state.inputs))
+        column = q - unit * state.inputs
+        change = _committee_change(state, index, unit, column, flip)
+    ones = state.ones[np.uintp(column)]
+    disagreeing = ones if w < 0 else 64 * state.valid.size - ones
+    return change - state.pairs * state.destinations * disagreeing
+
+
 @njit(forceinline=True)
 def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
     """Step the counters of the touched contexts and renew their masks."""
@@ -156,6 +172,18 @@ def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
                 moved = won ^ (d & (load(state.masks, at) ^ won))
                 renew(state, state.masks, row, j, ERRORS, negative, zero, minus)
                 recount(state, c, j, moved, d)
+
+
+@njit(forceinline=True, error_model="numpy")
+def take(state: State, magnet: Any, index: Any, q: Any, w: Any, change: Any) -> None:
+    """Make that flip."""
+    unit: Any = 0 if state.hidden == 1 else np.intp(np.uint64(q) // np.uint64(state.inputs))
+    flip = spread(ONES if w < 0 else np.uint64(0))
+    _flip(state, index, unit, q - unit * state.inputs, flip)
+    site = np.uintp(q)
+    state.weights[np.uintp(index - q * state.weights.shape[0]), site] = -w
+    magnet[site] -= 2 * w
+    state.energy[0] += change
 
 
 @njit(forceinline=True)
@@ -249,7 +277,6 @@ def _advance(
 ) -> Any:
     """The sweeps of `advance`, scales being unit/T; returns how many, and if one stopped it."""
     weights, (covers, sites) = state.weights, state.weights.shape
-    common = state.pairs * state.destinations
     tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
     sequence = new_sequence(order, weights.size)
     one = 1.0 if rule == GLAUBER else 0.0
@@ -274,25 +301,12 @@ def _advance(
             u = uniform(rng)
             site, beta = np.uintp(q), np.uintp(index - q * covers)
             w = np.int64(weights[beta, site])
-            flip = spread(ONES if w < 0 else np.uint64(0))
-            unit: Any = 0
-            column: Any = q
-            if state.hidden == 1:
-                change = _perceptron_change(state, index, column, flip)
-            else:
-                unit = q // state.inputs
-                column = q - unit * state.inputs
-                change = _committee_change(state, index, unit, column, flip)
-            ones = state.ones[np.uintp(column)]
-            change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
+            change = change_of(state, index, q, w)
             h = w * (np.int64(magnet[site]) - w)
             weight = boltzmann(tables, reach, scales[t], gammas[t], change, h)
             # Glauber: u < 1 / (1 + exp(x)). Metropolis: u < exp(-x), true for all x <= 0.
             if u * (one + weight) < 1.0:
-                _flip(state, index, unit, column, flip)
-                weights[beta, site] = -w
-                magnet[site] -= 2 * w
-                state.energy[0] += change
+                take(state, magnet, index, q, w, change)
                 taken += 1
         accepted[t] = taken
         energies[t] = state.energy[0]

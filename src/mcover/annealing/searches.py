@@ -37,14 +37,13 @@ from mcover.annealing.chain import (
     uniform,
 )
 from mcover.annealing.kernels import (
-    _committee_change,
-    _flip,
-    _perceptron_change,
     advance,
     boltzmann,
+    change_of,
     fill_tables,
     make_tables,
     scales_of,
+    take,
 )
 from mcover.annealing.options import Improvement, Order, Rule
 from mcover.annealing.students import fits
@@ -190,7 +189,7 @@ def _repair(
 ) -> Any:
     """The sweeps of `repair`; returns how many were begun, and whether they came to their end."""
     weights, (covers, sites) = state.weights, state.weights.shape
-    common, destinations = state.pairs * state.destinations, state.destinations
+    destinations = state.destinations
     tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
     left = wrong.counts.sum()
     for t in range(scales.size):
@@ -204,23 +203,10 @@ def _repair(
             u = uniform(rng)
             index: Any = q * covers + beta
             w = np.int64(weights[beta, q])
-            flip = spread(ONES if w < 0 else np.uint64(0))
-            unit: Any = 0
-            column: Any = q
-            if state.hidden == 1:
-                change = _perceptron_change(state, index, column, flip)
-            else:
-                unit = q // state.inputs
-                column = q - unit * state.inputs
-                change = _committee_change(state, index, unit, column, flip)
-            ones = state.ones[column]
-            change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
+            change = change_of(state, index, q, w)
             h = w * (np.int64(magnet[q]) - w)
             if u * boltzmann(tables, reach, scales[t], gammas[t], change, h) < 1.0:
-                _flip(state, index, unit, column, flip)
-                weights[beta, q] = -w
-                magnet[q] -= 2 * w
-                state.energy[0] += change
+                take(state, magnet, index, q, w, change)
                 taken += 1
                 for one in range(destinations):
                     c = one * covers + np.intp(state.inverse[index * destinations + one])
@@ -259,7 +245,6 @@ def _pass(
 ) -> Any:
     """One pass over K*N*M flips; returns the proposals made and how many of them improve."""
     weights, (covers, sites) = state.weights, state.weights.shape
-    common = state.pairs * state.destinations
     towards = 1 if gamma > 0 else -1 if gamma < 0 else 0
     best: Any = np.intp(-1)
     lowest, side = np.int64(0), np.int64(0)  # ΔE and the coupling's loss, which are to be beaten
@@ -273,17 +258,7 @@ def _pass(
         q: Any = np.intp(np.uint64(index) // np.uint64(covers))
         beta = index - q * covers
         w = np.int64(weights[beta, q])
-        flip = spread(ONES if w < 0 else np.uint64(0))
-        unit: Any = 0
-        column: Any = q
-        if state.hidden == 1:
-            change = _perceptron_change(state, index, column, flip)
-        else:
-            unit = q // state.inputs
-            column = q - unit * state.inputs
-            change = _committee_change(state, index, unit, column, flip)
-        ones = state.ones[column]
-        change -= common * (ones if w < 0 else 64 * state.valid.size - ones)
+        change = change_of(state, index, q, w)
         loss = towards * w * (np.int64(magnet[q]) - w)
         if change > lowest or (change == lowest and loss >= side):
             continue
@@ -293,18 +268,11 @@ def _pass(
         if what == _BEST:
             best, lowest, side = index, change, loss
             continue
-        _flip(state, index, unit, column, flip)
-        weights[beta, q] = -w
-        magnet[q] -= 2 * w
-        state.energy[0] += change
+        take(state, magnet, index, q, w, change)
     if best >= 0:
         q = best // covers
-        beta, unit = best - q * covers, q // state.inputs
-        w = np.int64(weights[beta, q])
-        _flip(state, best, unit, q - unit * state.inputs, spread(ONES if w < 0 else np.uint64(0)))
-        weights[beta, q] = -w
-        magnet[q] -= 2 * w
-        state.energy[0] += lowest
+        w = np.int64(weights[best - q * covers, q])
+        take(state, magnet, best, q, w, lowest)
         improving = 1
     return sites * covers, improving
 
