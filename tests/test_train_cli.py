@@ -13,7 +13,7 @@ from rich.console import Console
 import mcover.lab.training
 from mcover import progress
 from mcover.cli import main
-from mcover.cli.verbs import Train
+from mcover.cli.train import Train
 from mcover.lab import data, models
 from mcover.lab.training import CommitteeTrial
 from mcover.lab.training.loop import Status
@@ -325,7 +325,7 @@ def test_data_that_is_not_there_ends_with_a_message(tmp_path, capsys, monkeypatc
 
 
 def test_the_demo_without_torch_says_what_to_install(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("mcover.cli.verbs.find_spec", lambda name: None)
+    monkeypatch.setattr("mcover.cli.demo.find_spec", lambda name: None)
     main(f"demo --n 41 --alpha 2 --trials 2 --output {tmp_path}".split())
     assert "pip install 'mcover[torch,data]'" in capsys.readouterr().out
 

@@ -8,7 +8,7 @@ import torch
 
 import mcover
 from mcover import Band, Chain, GaussianRing, LinearSchedule, MCover, Uniform
-from mcover.annealing import GeometricSchedule
+from mcover.annealing import AnnealResult, GeometricSchedule
 from mcover.cli import main
 from mcover.errors import McoverError
 from mcover.lab import tune
@@ -165,11 +165,19 @@ def test_a_redraw_each_epoch_becomes_one_every_so_many_steps(images, steps, tmp_
 
 def test_an_annealing_takes_the_options_of_a_file(tmp_path):
     schedule = LinearSchedule(step=0.01)
-    trial = replace(PERCEPTRON, method=MCover(4, Uniform(), 2), schedule=schedule)
+    trial = replace(
+        PERCEPTRON, method=MCover(4, Uniform(), 2), schedule=schedule, rule="metropolis"
+    )
+    trial = replace(trial, stop_at_zero=True)
     options = tune.read(written(trial, tmp_path)).anneal_options()
-    assert options == {"method": trial.method, "schedule": schedule}
     problem = mcover.teacher_student(21, 3.0, seed=0)
-    assert mcover.anneal(problem, **options, seed=0).options.method == trial.method
+    annealed = mcover.anneal(problem, **options, seed=0).options
+    assert annealed == trial.options
+    assert (annealed.schedule, annealed.rule, annealed.stop_at_zero) == (
+        schedule,
+        "metropolis",
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,6 +222,9 @@ def test_mcover_anneal_takes_a_file_for_its_task_or_another(tmp_path, capsys):
     run(f"anneal perceptron mcover --covers 2 --reads 2 --config {file}", tmp_path)
     assert "63 patterns" in (printed := capsys.readouterr().out)
     assert "mcover, 2 covers, 2 reads" in printed
+    trial = replace(trial, rule="repair", stop_at_zero=True)
+    run(f"anneal --reads 1 --config {written(trial, tmp_path)}", tmp_path)
+    assert AnnealResult.load(tmp_path / "out.npz").options == trial.options
 
 
 @pytest.mark.parametrize(

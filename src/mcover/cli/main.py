@@ -32,9 +32,12 @@ from tyro.constructors import (
 import mcover
 from mcover import Custom, McoverError
 from mcover.annealing import Schedule
+from mcover.cli.anneal import Anneal
+from mcover.cli.demo import Demo
 from mcover.cli.study import Report, StudyVerb
+from mcover.cli.topology import ShowTopology
+from mcover.cli.train import Train
 from mcover.cli.tune import Tune
-from mcover.cli.verbs import Anneal, Demo, ShowTopology, Train
 from mcover.progress import console, errors
 from mcover.topology import Topology
 

@@ -67,15 +67,20 @@ class PerceptronTrial(_Instance):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        AnnealOptions(self.method, self.schedule, self.rule, stop_at_zero=self.stop_at_zero)
+        _ = self.options
         checks.counts(self, "reads")
+
+    @property
+    def options(self) -> AnnealOptions:
+        """How each read is annealed."""
+        given = self.method, self.schedule, self.rule
+        return AnnealOptions(*given, stop_at_zero=self.stop_at_zero)
 
     def anneal(self, seed: int, **how: Any) -> tuple[Outcome, Trajectory]:
         """The outcome of the best read, and the course of all of them."""
         problem = self.problem(seed)
-        how = {"schedule": self.schedule, "num_reads": self.reads, "record": 2, **how}
-        how |= {"rule": self.rule, "stop_at_zero": self.stop_at_zero}
-        result = anneal(problem, self.method, seed=[seed, 1], workers=1, **how)
+        how = {"num_reads": self.reads, "record": 2, **how, **vars(self.options)}
+        result = anneal(problem, seed=[seed, 1], workers=1, **how)
         if result.interrupted:
             raise KeyboardInterrupt  # an unfinished annealing has no outcome
         best = int(np.argmin(result.collapsed_energy))

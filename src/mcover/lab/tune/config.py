@@ -45,10 +45,10 @@ class ConfigFile:
         return found | {"routing": routing}
 
     def anneal_options(self) -> dict[str, Any]:
-        """Arguments of :func:`mcover.anneal`: method and schedule."""
+        """Arguments of :func:`mcover.anneal`: method, schedule, rule and the like."""
         if not isinstance(self.trial, PerceptronTrial):
             raise self._refusal("an annealing", "mcover.lift(model, **config.lift_options())")
-        return {"method": self.trial.method, "schedule": self.trial.schedule}
+        return dict(vars(self.trial.options))
 
     def _refusal(self, what: str, instead: str) -> McoverError:
         return McoverError(
