@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcover.errors import McoverError
-from mcover.lab import data
+from mcover.lab import published
 from mcover.lab.data import Dataset, holdout, load, mislabel, pooled, signs, subset
 
 
@@ -26,7 +26,7 @@ def made_up(train=40, test=20, side=28):
     for count in (train, test):
         contents.append(idx_bytes(rng.integers(0, 256, (count, side, side), dtype=np.uint8)))
         contents.append(idx_bytes(np.arange(count, dtype=np.uint8) % 10))
-    return dict(zip(data.FILES, contents, strict=True))
+    return dict(zip(published.FILES, contents, strict=True))
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ def elsewhere(tmp_path, monkeypatch):
     def nobody(address):
         raise OSError("no network")
 
-    monkeypatch.setattr(data, "_open", nobody)
-    monkeypatch.delenv(data.VARIABLE, raising=False)
+    monkeypatch.setattr(published, "_open", nobody)
+    monkeypatch.delenv(published.VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setitem(data.ADDRESSES, "mnist", ("https://nowhere/",))
+    monkeypatch.setitem(published.ADDRESSES, "mnist", ("https://nowhere/",))
     trust(monkeypatch, made_up())
     return tmp_path
 
@@ -52,13 +52,13 @@ def serve(monkeypatch, folder):
             raise OSError("no network")
         return (folder / address.removeprefix("https://site/")).open("rb")
 
-    monkeypatch.setattr(data, "_open", answer)
-    monkeypatch.setitem(data.ADDRESSES, "mnist", ("https://nowhere/", "https://site/"))
+    monkeypatch.setattr(published, "_open", answer)
+    monkeypatch.setitem(published.ADDRESSES, "mnist", ("https://nowhere/", "https://site/"))
 
 
 def trust(monkeypatch, contents):
-    sums = tuple(hashlib.sha256(contents[file]).hexdigest() for file in data.FILES)
-    monkeypatch.setitem(data.CHECKSUMS, "mnist", sums)
+    sums = tuple(hashlib.sha256(contents[file]).hexdigest() for file in published.FILES)
+    monkeypatch.setitem(published.CHECKSUMS, "mnist", sums)
 
 
 def put(folder, contents, compress=True):
@@ -69,7 +69,7 @@ def put(folder, contents, compress=True):
     return folder
 
 
-GOOD = made_up()[data.FILES[0]]
+GOOD = made_up()[published.FILES[0]]
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,17 @@ GOOD = made_up()[data.FILES[0]]
 )
 def test_a_damaged_gzip_file_is_refused(elsewhere, monkeypatch, content):
     folder = put(elsewhere / "data" / "mnist", made_up())
-    (folder / f"{data.FILES[0]}.gz").write_bytes(content)
-    monkeypatch.setenv(data.VARIABLE, str(elsewhere / "data"))
+    (folder / f"{published.FILES[0]}.gz").write_bytes(content)
+    monkeypatch.setenv(published.VARIABLE, str(elsewhere / "data"))
     with pytest.raises(McoverError, match=r"train-images-idx3-ubyte.gz is a damaged gzip file"):
         load("mnist")
 
 
 def test_no_more_is_inflated_than_a_published_file_has(elsewhere, monkeypatch):
     folder = put(elsewhere / "data" / "mnist", made_up())
-    (folder / f"{data.FILES[0]}.gz").write_bytes(gzip.compress(GOOD + bytes(1 << 28)))
-    monkeypatch.setenv(data.VARIABLE, str(elsewhere / "data"))
-    monkeypatch.setattr(data, "MOST_BYTES", 1 << 20)
+    (folder / f"{published.FILES[0]}.gz").write_bytes(gzip.compress(GOOD + bytes(1 << 28)))
+    monkeypatch.setenv(published.VARIABLE, str(elsewhere / "data"))
+    monkeypatch.setattr(published, "MOST_BYTES", 1 << 20)
     tracemalloc.start()
     try:
         with pytest.raises(McoverError, match="is not the published mnist file"):
@@ -100,18 +100,18 @@ def test_no_more_is_inflated_than_a_published_file_has(elsewhere, monkeypatch):
 @pytest.mark.parametrize("address", ["http://site/", "file:///etc/", "ftp://site/"])
 def test_only_https_is_fetched_from(elsewhere, monkeypatch, address):
     serve(monkeypatch, put(elsewhere / "site", made_up()))
-    monkeypatch.setitem(data.ADDRESSES, "mnist", (address,))
+    monkeypatch.setitem(published.ADDRESSES, "mnist", (address,))
     with pytest.raises(McoverError, match="is not https"):
         load("mnist")
 
 
 def test_all_published_addresses_are_https():
-    assert all(one.startswith("https://") for of in data.ADDRESSES.values() for one in of)
+    assert all(one.startswith("https://") for of in published.ADDRESSES.values() for one in of)
 
 
 def test_a_redirection_away_from_https_is_not_followed():
     ask = urllib.request.Request("https://site/file")
-    handler = data._HttpsOnly()
+    handler = published._HttpsOnly()
     given = (ask, None, 302, "Found", {})
     assert handler.redirect_request(*given, "https://mirror/file").full_url.startswith("https")
     with pytest.raises(McoverError, match="is not https"):
@@ -120,7 +120,7 @@ def test_a_redirection_away_from_https_is_not_followed():
 
 def test_a_download_has_an_end(elsewhere, monkeypatch):
     serve(monkeypatch, put(elsewhere / "site", made_up()))
-    monkeypatch.setattr(data, "MOST_BYTES", 1000)
+    monkeypatch.setattr(published, "MOST_BYTES", 1000)
     with pytest.raises(McoverError, match="more than 1000 bytes"):
         load("mnist")
 
@@ -128,7 +128,7 @@ def test_a_download_has_an_end(elsewhere, monkeypatch):
 @pytest.mark.parametrize("compress", [True, False])
 def test_mnist_is_found_in_the_named_folder(elsewhere, monkeypatch, compress):
     put(elsewhere / "data" / "mnist", made_up(), compress)
-    monkeypatch.setenv(data.VARIABLE, str(elsewhere / "data"))
+    monkeypatch.setenv(published.VARIABLE, str(elsewhere / "data"))
     found = load("mnist")
     assert found.train_images.shape == (40, 28, 28)
     assert found.train_images.dtype == np.float32
@@ -144,8 +144,8 @@ def test_mnist_is_fetched_once_then_found_in_the_cache(elsewhere, monkeypatch):
     serve(monkeypatch, put(elsewhere / "site", made_up()))
     first = load("mnist")
     kept = sorted(path.name for path in (elsewhere / "cache" / "mcover" / "mnist").iterdir())
-    assert kept == sorted(f"{name}.gz" for name in data.FILES)
-    monkeypatch.setitem(data.ADDRESSES, "mnist", ())
+    assert kept == sorted(f"{name}.gz" for name in published.FILES)
+    monkeypatch.setitem(published.ADDRESSES, "mnist", ())
     assert np.array_equal(load("mnist").train_images, first.train_images)
 
 
@@ -153,9 +153,14 @@ def test_offline_the_message_says_what_to_do(elsewhere):
     with pytest.raises(McoverError) as caught:
         load("mnist")
     message = str(caught.value)
-    for word in (f"{data.VARIABLE}=FOLDER", "FOLDER/mnist/", "digits", str(elsewhere / "cache")):
+    for word in (
+        f"{published.VARIABLE}=FOLDER",
+        "FOLDER/mnist/",
+        "digits",
+        str(elsewhere / "cache"),
+    ):
         assert word in message
-    assert all(f"{name}.gz" in message for name in data.FILES)
+    assert all(f"{name}.gz" in message for name in published.FILES)
 
 
 def test_a_changed_file_is_refused_wherever_it_comes_from(elsewhere, monkeypatch):
@@ -163,13 +168,13 @@ def test_a_changed_file_is_refused_wherever_it_comes_from(elsewhere, monkeypatch
     with pytest.raises(McoverError, match=r"could not be fetched.*SHA-256"):
         load("mnist")
     assert not (elsewhere / "cache").exists()
-    monkeypatch.setenv(data.VARIABLE, str(elsewhere / "data"))
+    monkeypatch.setenv(published.VARIABLE, str(elsewhere / "data"))
     with pytest.raises(McoverError, match=r"train-images-idx3-ubyte.gz is not the published mnist"):
         load("mnist")
 
 
 def test_a_folder_that_is_not_there_is_said_at_once(elsewhere, monkeypatch):
-    monkeypatch.setenv(data.VARIABLE, str(elsewhere / "typo"))
+    monkeypatch.setenv(published.VARIABLE, str(elsewhere / "typo"))
     with pytest.raises(McoverError, match="is not a folder"):
         load("mnist")
 
@@ -192,9 +197,9 @@ def test_digits_split_is_fixed_stratified_and_complete():
 
 def fashion(monkeypatch, elsewhere):
     put(elsewhere / "data" / "fashion-mnist", made_up())
-    sums = tuple(hashlib.sha256(made_up()[file]).hexdigest() for file in data.FILES)
-    monkeypatch.setitem(data.CHECKSUMS, "fashion-mnist", sums)
-    monkeypatch.setenv(data.VARIABLE, str(elsewhere / "data"))
+    sums = tuple(hashlib.sha256(made_up()[file]).hexdigest() for file in published.FILES)
+    monkeypatch.setitem(published.CHECKSUMS, "fashion-mnist", sums)
+    monkeypatch.setenv(published.VARIABLE, str(elsewhere / "data"))
 
 
 @pytest.mark.parametrize("words", ["dress,coat", "3,4", "Dress, 4", " dress , COAT "])
