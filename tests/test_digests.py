@@ -161,12 +161,12 @@ def test_long_samples_of_a_seed_stay_as_they_were():
 METHODS = {
     "ae786b3d5cb102b6": Vanilla(),
     "0d7bba74b33d7eff": RSA(),
-    "21e7d8d9b07cff49": RSA(5, coupling=0.3, coupling_growth=0.02),
+    "f74a1df122a26b85": RSA(5, coupling=0.3, coupling_growth=0.02),
     "94ab310abbe82cfe": RSA(3, coupling=90.0),
     "a72bd7032ea950ee": MCover(),
-    "d29fd3e2723d21f5": MCover(4, Uniform(), bank=2),
-    "486cab1def9e9783": MCover(3, GaussianRing(3, shift=2), bank=3, redraw_every=7),
-    "0bee5af9d885d084": MCover(2, bank=None),
+    "5ba8d773f71d9400": MCover(4, Uniform(), bank=2),
+    "d122cd9b1cc4ff31": MCover(3, GaussianRing(3, shift=2), bank=3, redraw_every=7),
+    "b6b06ce74e2c83ad": MCover(2, bank=None),
 }
 RUNS = (
     {"schedule": LinearSchedule(0.4, 0.01, 0.01), "num_reads": 2, "seed": 11},

@@ -65,7 +65,7 @@ from mcover.annealing.chain import (
     uniform,
 )
 from mcover.annealing.options import MAX_COUPLING
-from mcover.annealing.students import fits
+from mcover.annealing.students import solved
 from mcover.compiled import njit
 from mcover.errors import McoverError
 
@@ -310,7 +310,7 @@ def _advance(
                 taken += 1
         accepted[t] = taken
         energies[t] = state.energy[0]
-        if stop_at_zero and fits(state, magnet):
+        if stop_at_zero and solved(state, magnet):
             return t + 1, True
     return scales.size, False
 
@@ -330,8 +330,8 @@ def advance(
     that raises the energy is accepted. In random order a proposal first takes its index
     (r * K*N*M) >> 32 from the high 32 bits r of one draw; a permutation is drawn at the start of
     each sweep. In any order one `uniform` follows for each proposal. Site = index // M, cover =
-    index % M. Energies are in units of ``state.unit``; ``stop_at_zero`` ends it after a sweep whose
-    student has none.
+    index % M. Energies are in units of ``state.unit``; ``stop_at_zero`` ends it after a sweep
+    that solved the problem.
 
     Shape: temperatures (t,), >= 0; gammas (t,) or one number, at most MAX_COUPLING in size; rng
     uint64 (4,), not all zero.

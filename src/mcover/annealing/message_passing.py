@@ -84,7 +84,8 @@ def amp(
             theory need none.
         tolerance: largest change of a magnetization that counts as converged.
         reinforcement: r of ρ_t above, in [0, 1); 0 is plain message passing.
-        stop_at_zero: whether to end as soon as the signs of the magnetizations fit every label.
+        stop_at_zero: whether to end as soon as the signs of the magnetizations have zero energy:
+            no margin is below zero.
     """
     x = as_signs("patterns", patterns, (None, None)).astype(np.float64)
     y = as_signs("labels", labels, (len(x),)).astype(np.float64)
@@ -128,7 +129,7 @@ def amp(
 
 
 def _fits(signed: Floats, m: Floats) -> bool:
-    """Whether the signs of m make no error; a few patterns nearly always tell that they do."""
+    """Whether the signs of m have zero energy; a few patterns nearly always tell that they do."""
     weights = np.where(m >= 0, 1.0, -1.0)
     return not any(np.any(signed[part] @ weights < 0) for part in (slice(64), slice(64, None)))
 

@@ -195,8 +195,8 @@ class AnnealOptions:
     """Proposals of a sweep: at "random", "sequential", cover after cover of site after site, or
     "permutation", each once in an order that is drawn for each sweep. Not for repair."""
     stop_at_zero: bool = False
-    """End a read after the first sweep that leaves its student, the majority of the covers, at zero
-    energy. Repair ends in any case, and at once, where the lifted energy is zero."""
+    """End a read after the first sweep that leaves a solution: a student, the majority of the
+    covers, without errors, or a lifted energy of zero. Repair ends at the latter in any case."""
     improvement: Improvement = "first"
     """Descent takes each flip that improves, "first", or, a sweep being one flip, the "best"."""
 

@@ -66,7 +66,11 @@ class AnnealResult:
 
     @property
     def solved(self) -> NDArray[np.bool_]:
-        """Whether the collapsed ±1 student has zero energy, in the energy annealed, (reads,)."""
+        """Whether the collapsed ±1 student has zero energy, in the energy annealed, (reads,).
+
+        With the linear energy and an even number of inputs, patterns may be undecided all the same:
+        ``training_errors`` counts them.
+        """
         return self.collapsed_energy == 0
 
     def save(self, path: str | Path) -> Path:

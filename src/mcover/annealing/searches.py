@@ -46,7 +46,7 @@ from mcover.annealing.kernels import (
     take,
 )
 from mcover.annealing.options import Improvement, Order, Rule
-from mcover.annealing.students import fits
+from mcover.annealing.students import solved
 from mcover.compiled import njit
 
 
@@ -212,7 +212,7 @@ def _repair(
                     c = one * covers + np.intp(state.inverse[index * destinations + one])
                     left += _count(state, wrong, c)
         accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
-        if left == 0 or (stop_at_zero and fits(state, magnet)):
+        if left == 0 or (stop_at_zero and solved(state, magnet)):
             return t + 1, True
     return scales.size, False
 
@@ -301,7 +301,7 @@ def _descend(
             looked, found = _pass(state, _LOOK, -1, gammas[t], magnet, sequence, rng)
             made, minimum = made + looked, found == 0
         accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
-        if (minimum and stop_at_minimum) or (stop_at_zero and fits(state, magnet)):
+        if (minimum and stop_at_minimum) or (stop_at_zero and solved(state, magnet)):
             return t + 1, True
     return gammas.size, False
 

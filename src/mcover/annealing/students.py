@@ -1,4 +1,4 @@
-"""Whether the student that covers collapse into fits every pattern: is there a solution already?
+"""Whether a solution is found already: do all patterns agree with the collapsed student?
 
 Covers agree on it long before each of their contexts is at rest. A look takes about a nanosecond a
 weight: 512 patterns are counted at once, and the first of them that is wrong ends it.
@@ -21,22 +21,21 @@ from mcover.annealing.bits import (
     store,
     total,
 )
-from mcover.annealing.chain import EVEN, State
+from mcover.annealing.chain import State
 from mcover.compiled import njit
 
 _LOW = 3  # planes of a counter that stay in registers: eight columns make one carry
 
 
 @njit()
-def fits(state: State, magnet: NDArray[np.int16]) -> bool:
-    """Whether the majority of covers, of two that disagree cover 0, has zero energy.
+def solved(state: State, magnet: NDArray[np.int16]) -> bool:
+    """Whether the lifted energy is zero, or the majority of covers is right on every pattern.
 
-    Shape: magnet (K*N,), the sums over covers.
+    Of two covers that disagree cover 0 counts. Shape: magnet (K*N,), the sums over covers.
     """
-    if state.weights.shape[0] == 1:  # the student is the cover
+    if state.energy[0] == 0 or state.weights.shape[0] == 1:  # one cover is its own student
         return bool(state.energy[0] == 0)
-    hidden, vote_depth = state.hidden, state.vote_depth
-    none, all_ = spread(np.uint64(0)), spread(ONES)
+    hidden, vote_depth, none = state.hidden, state.vote_depth, spread(np.uint64(0))
     depth = max(state.depth - _LOW, 1)
     planes = np.empty((depth + vote_depth) * WORDS, dtype=np.uint64)
     votes = depth * WORDS
@@ -45,20 +44,17 @@ def fits(state: State, magnet: NDArray[np.int16]) -> bool:
         if magnet[q] < 0 or (magnet[q] == 0 and state.weights[0, q] < 0):
             flips[q] = ONES
     for j in range(state.valid.size // WORDS):
-        negative, minus = none, none  # k < 0 and k = -1
+        wrong = none  # k < 0, that is a margin of zero or less
         if hidden > 1:
             clear_counter(planes, votes, vote_depth, hidden)
         for unit in range(hidden):
             own = flips[unit * state.inputs : (unit + 1) * state.inputs]
             args = state.columns, j * WORDS, state.valid.size
-            negative, minus = _count_agreeing(*args, own, planes, depth)
+            wrong = _disagreeing(*args, own, planes, depth)
             if hidden > 1:
-                right = negative ^ all_
-                negative, _, minus = step_counter(planes, votes, vote_depth, right, none)
-        wrong = negative & load(state.valid, j * WORDS)
-        if state.form == EVEN:
-            wrong = wrong & (minus ^ all_)
-        if total(count(wrong)) > 0:
+                right = wrong ^ spread(ONES)
+                wrong, _, _ = step_counter(planes, votes, vote_depth, right, none)
+        if total(count(wrong & load(state.valid, j * WORDS))) > 0:
             return False
     return True
 
@@ -70,10 +66,10 @@ def _add(a: Any, b: Any, c: Any) -> Any:
 
 
 @njit()
-def _count_agreeing(
+def _disagreeing(
     columns: Words, at: int, stride: int, flips: Words, planes: Words, depth: int
 ) -> Any:
-    """Where k < 0 and where k = -1 for one unit, in the block of patterns at word `at`."""
+    """Where k < 0 for one unit of the student, in the block of patterns at word `at`."""
     none, start = spread(np.uint64(0)), -(flips.size // 2) - 1
     ones = spread(ONES if start & 1 else np.uint64(0))
     twos = spread(ONES if start & 2 else np.uint64(0))
@@ -105,5 +101,4 @@ def _count_agreeing(
         fours, eights = _add(fours, fours_a, none)
         step_counter(planes, 0, depth, eights, none)
         at += stride
-    negative, _, minus = step_counter(planes, 0, depth, none, none)
-    return negative, minus & ones & twos & fours
+    return step_counter(planes, 0, depth, none, none)[0]
