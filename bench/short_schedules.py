@@ -21,14 +21,17 @@ from numba import njit
 
 import mcover
 from mcover.annealing.bits import ONES, WORDS, aligned, count, load, spread, total
+from mcover.annealing.chain import magnets
 from mcover.annealing.kernels import _perceptron_change, advance
 from mcover.annealing.states import compile_kernels, make_state, pack_columns, random_weights
+from mcover.annealing.students import solved
 from mcover.routing import draw_bank
 from timing import best_in_turns, rows
 
 COVERS, BANKS = 7, (2, 3, 4, 6, 8)
 SCHEDULE = mcover.LinearSchedule(0.4, 0.01, 1e-3)
 PASSES, COLD, SLICES = 20, 20, 30  # of the columns, sweeps of a frozen chain, parts of a chain
+LOOKS = 1000
 
 
 def _limit(covers, destinations, blocks):
@@ -63,6 +66,15 @@ def _changes(state, proposals):
     return sums
 
 
+@njit(nogil=True)
+def _looks(state, magnet, looks):
+    """Looks for a solution, as ``stop_at_zero`` takes one a sweep; most end in the first block."""
+    found = 0
+    for _ in range(looks):
+        found += solved(state, magnet)
+    return found
+
+
 class Setting:
     """One method on one problem: its chain, and the same chain when it is frozen."""
 
@@ -78,7 +90,7 @@ class Setting:
         self.masks = aligned(self.covers * self.bank * self.blocks * 2 * WORDS)
         self.proposals = self.covers * problem.inputs * len(SCHEDULE.temperatures())
         self.accepted, self.slices, self.read = 0, np.full(SLICES, np.inf), np.inf
-        self.frozen = self.chain()
+        self.hot, self.frozen = self.start(), self.chain()
         for _ in range(3):
             self.rejections()
 
@@ -107,10 +119,11 @@ class Setting:
         self.read = min(self.read, float(result.seconds[0]))
 
     def parts(self) -> dict[str, Callable[[], object]]:
-        limit = _limit(self.covers, self.bank, self.blocks)
+        limit, magnet = _limit(self.covers, self.bank, self.blocks), magnets(self.hot.weights)
         return {
             "limit": lambda: limit(self.columns, self.masks, PASSES),
             "change": lambda: _changes(self.frozen, PASSES * self.problem.inputs),
+            "looks": lambda: _looks(self.hot, magnet, LOOKS),
             "rejections": self.rejections,
             "start-up": self.start,
             "chain": self.chain,
@@ -152,11 +165,13 @@ def main() -> None:
         cells = [f"{1e9 * one:.1f}" for one in times]
         each.append([name, *cells, f"{chain / limit:.1f}", f"{read / limit:.1f}"])
         parts = [start, read - chain - start, rejection, chain - rejection]
+        looks = best_of["looks"] / LOOKS * len(SCHEDULE.temperatures())
         flip = (chain - rejection) * setting.proposals / max(setting.accepted, 1)
         shares.append(
             [name, f"{1e3 * setting.read:.1f}", *(f"{one / read:.0%}" for one in parts),
              f"{setting.accepted / setting.proposals:.1%}", f"{1e9 * flip:.0f}",
-             f"{1e3 * (whole - read) * setting.proposals:.1f}"]
+             f"{1e3 * (whole - read) * setting.proposals:.1f}",
+             f"{looks / setting.slices.sum():.1%}"]
         )  # fmt: skip
     blocks = math.ceil(len(problem.patterns) / 512)
     rows(
@@ -169,10 +184,11 @@ def main() -> None:
     rows(
         "shares of a read, and what anneal() does outside of it",
         ["", "ms a read", "start-up", "Python", "rejections", "flips", "accepted", "ns a flip",
-         "ms outside"],
+         "ms outside", "looks"],
         shares,
     )  # fmt: skip
     print("flips: what the chain takes beyond as many rejections; Python: slices and records")
+    print("looks: what stop_at_zero adds to the chain, one look for a solution a sweep")
 
 
 if __name__ == "__main__":
