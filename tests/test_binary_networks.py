@@ -174,6 +174,7 @@ def test_a_trial_is_repeated_to_the_last_digit(model, method):
     assert found["error"] == found["error_latents"]
     for policy in ("signs", "best"):
         assert replace(trial, policy=policy).run(2)["error"] == found[f"error_{policy}"]
+    assert ("routed_error" in found) == (method.kind == "lifted")
     if trial.covers == 1:
         assert len({found[name] for name in found if "error" in name}) == 1
 

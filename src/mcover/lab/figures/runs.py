@@ -113,10 +113,8 @@ def annealing_figure(
             values = getattr(course, name)
             reached = np.isfinite(values).any(axis=0)
             if reached.any():
-                at, lines = (
-                    (course.temperature if falling else course.sweep)[reached],
-                    values[:, reached],
-                )
+                at = (course.temperature if falling else course.sweep)[reached]
+                lines = values[:, reached]
                 for read in lines[:40]:
                     axes.plot(at, read, color=colour, linewidth=0.7, alpha=0.3)
                 mean = np.nanmean(lines, axis=0)

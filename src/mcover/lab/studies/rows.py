@@ -103,8 +103,7 @@ _BINARY = (
     Metric("error", "test error"),
     Metric("error_signs", "of the majority of signs"),
     Metric("error_best", "of the best held-out cover"),
-    *_TRAINING[1:2],
-    *_TRAINING[3:],
+    *_TRAINING[1:],
 )
 
 KINDS: dict[str, Kind] = {

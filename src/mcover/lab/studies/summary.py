@@ -311,8 +311,8 @@ def _paired_times(first: Point, second: Point, seeds: Sequence[int]) -> Comparis
     """Of the first metric; the rows of both say which trials solved."""
 
     def side(point: Point) -> tuple[list[bool], list[float]]:
-        rows = [row for row in point.rows if row.seed in set(seeds)]
-        return [row.outcome["solved"] > 0 for row in rows], [point.values[s] for s in seeds]
+        solved = {row.seed: row.outcome["solved"] > 0 for row in point.rows}
+        return [solved[seed] for seed in seeds], [point.values[seed] for seed in seeds]
 
     return statistics.paired_time_to_solution(side(first), side(second))
 

@@ -99,6 +99,8 @@ class BinaryTrial(_Trial):
             if history.interrupted:
                 raise KeyboardInterrupt
             found = _judged(model, *parts)
+        if history.routed_error is not None:
+            found["routed_error"] = float(history.routed_error[-1].mean())
         return {
             "error": found[f"error_{self.policy}"],
             **found,

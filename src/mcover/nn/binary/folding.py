@@ -59,9 +59,9 @@ def fold(model: nn.Module) -> Folded:
         name, layer = found[at]
         at += 1
         if isinstance(layer, nn.Linear | nn.Conv2d):
-            pool, at = (
-                _next(found, at, nn.MaxPool2d) if isinstance(layer, nn.Conv2d) else (None, at)
-            )
+            pool = None
+            if isinstance(layer, nn.Conv2d):
+                pool, at = _next(found, at, nn.MaxPool2d)
             norm, at = _next(found, at, _NORMS)
             sign, at = _next(found, at, Sign)
             if sign is None and at < len(found):
@@ -279,14 +279,11 @@ class PackedLayer(nn.Module):
     def _product(self, h: Tensor) -> Tensor:
         """The layer of the model, on inputs that are no signs."""
         floats: Any = self.floats
-        weight = self._signs().to(floats.sizes) * floats.sizes.view(
-            -1, *[1] * (len(self.shape) - 1)
-        )
-        if self.at is None:
+        sizes = floats.sizes.view(-1, *[1] * (len(self.shape) - 1))
+        weight = self._signs().to(sizes) * sizes
+        if (at := self.at) is None:
             return F.linear(h, weight, floats.bias)
-        at = (
-            self.at
-        )  # padded by the convolution itself, as in the model: it may sum in another order
+        # Padded by the convolution itself, as in the model: it may sum in another order.
         return F.conv2d(h, weight, floats.bias, at.stride, at.asked, at.dilation)
 
 

@@ -276,12 +276,7 @@ def weights_of(model: nn.Module) -> Iterator[tuple[str, SignWeight, Tensor]]:
     for name, module in model.named_modules():
         if isinstance(module, parametrize.ParametrizationList):
             how = next(iter(module))
-            latent = module.original if isinstance(how, SignWeight) else None
-            if (
-                isinstance(how, SignWeight)
-                and isinstance(latent, Tensor)
-                and id(latent) not in seen
-            ):
+            if isinstance(how, SignWeight) and id(latent := module.original) not in seen:
                 seen.add(id(latent))
                 yield f"{name}.original", how, latent
 
