@@ -193,9 +193,8 @@ def test_policies_agree_where_covers_are_equal_and_give_the_plain_network(routin
     equal = Lifted(3, 0.0, topology=mcover.Identity(), routing=routing)
     found = replace(SMALL, method=equal).run(1)
     plain = SMALL.run(1)
-    assert {name: found[name] for name in found if "error" in name} == {
-        name: plain[name] for name in plain if "error" in name
-    }
+    errors = {name: value for name, value in plain.items() if "error" in name}
+    assert {name: found[name] for name in errors} == errors
 
 
 def test_policies_are_those_of_the_covers_by_hand():

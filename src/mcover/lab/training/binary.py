@@ -11,7 +11,7 @@ from mcover import checks
 from mcover.errors import McoverError
 from mcover.lab.data import Dataset, Images, Labels, holdout
 from mcover.lab.training import options
-from mcover.lab.training.options import SGD, BinaryMethod, Training
+from mcover.lab.training.options import SGD, BinaryMethod, Lifted, Training
 from mcover.lab.training.trials import _Trial
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class BinaryTrial(_Trial):
             if history.interrupted:
                 raise KeyboardInterrupt
             found = _judged(model, *parts)
-        if history.routed_error is not None:
+        if isinstance(self.method, Lifted) and history.routed_error is not None:
             found["routed_error"] = float(history.routed_error[-1].mean())
         return {
             "error": found[f"error_{self.policy}"],
