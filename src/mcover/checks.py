@@ -23,12 +23,12 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 T = TypeVar("T")
 
 
-def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+def check_int(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """A whole number in [least, most], and of 63 bits: no count is larger.
 
-    >>> whole("bank", np.uint8(10), 1)
+    >>> check_int("bank", np.uint8(10), 1)
     10
-    >>> whole("bank", 2.5, 1)
+    >>> check_int("bank", 2.5, 1)
     Traceback (most recent call last):
     mcover.errors.McoverError: bank is 2.5; write a whole number of at least 1.
     """
@@ -39,7 +39,7 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     return int(value)
 
 
-def real(
+def check_float(
     name: str,
     value: Any,
     least: float = -math.inf,
@@ -51,9 +51,9 @@ def real(
 ) -> float:
     """A real number in [least, most] and in (above, below); finite unless said otherwise.
 
-    >>> real("share", 0.5, 0, below=1)
+    >>> check_float("share", 0.5, 0, below=1)
     0.5
-    >>> real("lr", float("nan"), above=0)
+    >>> check_float("lr", float("nan"), above=0)
     Traceback (most recent call last):
     mcover.errors.McoverError: lr is nan; write a finite number above 0.
     """
@@ -71,19 +71,21 @@ def real(
     return number
 
 
-def counts(of: Any, *names: str, optional: bool = False, most: int | None = None) -> None:
+def check_count_fields(
+    of: Any, *names: str, optional: bool = False, most: int | None = None
+) -> None:
     """Fields of a frozen value that are whole numbers of at least 1, or None where optional."""
-    _settle(of, names, optional, whole, least=1, most=most)
+    _settle(of, names, optional, check_int, least=1, most=most)
 
 
-def numbers_of(of: Any, *names: str, optional: bool = False, **limits: Any) -> None:
+def check_float_fields(of: Any, *names: str, optional: bool = False, **limits: Any) -> None:
     """Fields of a frozen value that are real numbers within limits, or None where optional."""
-    _settle(of, names, optional, real, **limits)
+    _settle(of, names, optional, check_float, **limits)
 
 
-def flags_of(of: Any, *names: str) -> None:
+def check_bool_fields(of: Any, *names: str) -> None:
     """Fields of a frozen value that are True or False."""
-    _settle(of, names, False, flag)
+    _settle(of, names, False, check_bool)
 
 
 def _settle(of: Any, names: Iterable[str], optional: bool, check: Any, **limits: Any) -> None:
@@ -93,7 +95,7 @@ def _settle(of: Any, names: Iterable[str], optional: bool, check: Any, **limits:
             object.__setattr__(of, name, check(name, value, **limits))
 
 
-def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> Any:
     """One of some words."""
     if not isinstance(value, str) or value not in choices:
         allowed = " or ".join([", ".join(map(repr, choices[:-1])), repr(choices[-1])][-2:])
@@ -101,21 +103,21 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
     return value
 
 
-def flag(name: str, value: Any) -> bool:
+def check_bool(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
         raise McoverError(f"{name} is {_shown(value)}; write True or False.")
     return bool(value)
 
 
-def reals(
+def check_floats(
     name: str, values: Any, *, ndim: int | None = None, finite: bool = True
 ) -> NDArray[np.float64]:
     """A list or array of real numbers, not empty, as a new array of floats.
 
-    >>> reals("values", [1, 2.5])
+    >>> check_floats("values", [1, 2.5])
     array([1. , 2.5])
-    >>> reals("values", [1, "two"])
+    >>> check_floats("values", [1, "two"])
     Traceback (most recent call last):
     mcover.errors.McoverError: values is [1, 'two']; write a list or array of numbers.
     """
@@ -127,7 +129,7 @@ def reals(
     return given.astype(np.float64)
 
 
-def flags(name: str, values: Any) -> NDArray[np.bool_]:
+def check_bools(name: str, values: Any) -> NDArray[np.bool_]:
     """A list or array of True and False, not empty."""
     given = _array(values)
     if not given.size or given.dtype != bool:
@@ -143,7 +145,7 @@ def _array(values: Any) -> NDArray[Any]:
     return np.empty(0)
 
 
-def instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:
+def check_instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:
     """A value of a type; ``example`` is what to write."""
     if not isinstance(value, kinds):
         raise McoverError(f"{name} is {_shown(value)}; write {example}.")
@@ -168,7 +170,7 @@ def memory_limit() -> int:
     return total // 2
 
 
-def memory(needed: int, what: str, remedy: str) -> None:
+def check_memory(needed: int, what: str, remedy: str) -> None:
     """Refuses a request of ``needed`` bytes that goes past :func:`memory_limit`."""
     limit = memory_limit()
     if needed > limit:
@@ -212,7 +214,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
 
 
-def writable(path: Any) -> Path:
+def check_writable(path: Any) -> Path:
     """A path where a file can be written; to be asked before the work, not after it."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     target = Path(text) if isinstance(text, str) else Path()

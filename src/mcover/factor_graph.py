@@ -97,8 +97,8 @@ class FactorGraph:
         both directions of a factor see the same edges: an ordinary M-cover of the graph.
         """
         as_topology(topology)
-        covers = checks.whole("covers", covers, 1)
-        checks.choice("wiring", wiring, ("asym", "sym"))
+        covers = checks.check_int("covers", covers, 1)
+        checks.check_choice("wiring", wiring, ("asym", "sym"))
         widest = max(len(factor.variables) for factor in self.factors)
         if wiring == "sym" and widest > 2:
             raise McoverError(
@@ -185,7 +185,7 @@ def _check_factor(index: int, factor: Factor) -> None:
             f"factor {index} has the variables {factor.variables}; write each variable once."
         )
     for i in factor.variables:
-        checks.whole(f"a variable of factor {index}", i, 0)
+        checks.check_int(f"a variable of factor {index}", i, 0)
     strangers = set(factor.directed) - set(factor.variables)
     if strangers:
         raise McoverError(f"factor {index} has directed losses for {strangers}, not among its own.")

@@ -29,9 +29,9 @@ class Messages(Tagged, kind="messages"):
     """Training forwards between fresh routes; None keeps them for good."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "draws", "block_channels")
-        checks.counts(self, "blocks", "streams", "redraw_every", optional=True)
-        checks.choice("mixer", self.mixer, ("sampled", "exact"))
+        checks.check_count_fields(self, "draws", "block_channels")
+        checks.check_count_fields(self, "blocks", "streams", "redraw_every", optional=True)
+        checks.check_choice("mixer", self.mixer, ("sampled", "exact"))
         if self.streams is not None and self.mixer == "exact":
             raise McoverError("streams follow drawn routes; write mixer='sampled' or streams=None.")
 
@@ -61,8 +61,8 @@ class Directed(Tagged, kind="directed"):
     """Training forwards between fresh routes; None keeps them for good."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "bank", "destinations", "redraw_every", optional=True)
-        checks.choice("granularity", self.granularity, ("weight", "unit", "tensor"))
+        checks.check_count_fields(self, "bank", "destinations", "redraw_every", optional=True)
+        checks.check_choice("granularity", self.granularity, ("weight", "unit", "tensor"))
 
 
 Routing = Messages | Directed
@@ -80,7 +80,7 @@ class Settings:
     own."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "covers")
+        checks.check_count_fields(self, "covers")
         as_topology(self.topology)
         object.__setattr__(self, "routing", routing_of(self.routing))
         object.__setattr__(self, "noise", _noise(self.noise))
@@ -108,7 +108,7 @@ class Settings:
 def _noise(noise: Any) -> float | str:
     is_share = isinstance(noise, str) and noise.endswith("%")
     try:
-        size = checks.real("noise", float(noise[:-1]) if is_share else noise, 0, _LOUDEST)
+        size = checks.check_float("noise", float(noise[:-1]) if is_share else noise, 0, _LOUDEST)
     except ValueError:
         raise McoverError(
             f"noise is {noise!r}; write a standard deviation, 0 or more, or a share of each "
@@ -127,4 +127,4 @@ def routing_of(routing: Any) -> Routing:
         return Messages() if routing == "messages" else Directed()
     example = "'messages', 'directed', mcover.Messages(...) or mcover.Directed(...)"
     kinds: tuple[type[Routing], ...] = (Messages, Directed)
-    return checks.instance("routing", routing, kinds, example)
+    return checks.check_instance("routing", routing, kinds, example)

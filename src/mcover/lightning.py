@@ -111,7 +111,7 @@ class CollapseCallback(_Callback):
         self.folder = None if folder is None else Path(folder)
         self.prefix = prefix
         self.monitor = monitor
-        self.mode = checks.choice("mode", mode, ("min", "max"))
+        self.mode = checks.check_choice("mode", mode, ("min", "max"))
         self.collapse = collapse
         self.tensorboard = check_tensorboard(tensorboard)
         self.best: float | None = None

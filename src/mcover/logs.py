@@ -18,7 +18,7 @@ from mcover.files import write_atomic
 
 def check_tensorboard(asked: Any) -> bool:
     """Whether TensorBoard events are asked for; refused where it is not installed."""
-    if checks.flag("tensorboard", asked) and find_spec("tensorboard") is None:
+    if checks.check_bool("tensorboard", asked) and find_spec("tensorboard") is None:
         raise McoverError(
             "tensorboard is True and TensorBoard is not installed; write "
             "pip install 'mcover[tensorboard]'."
@@ -45,7 +45,7 @@ class HistoryLog:
 
     def __init__(self, path: str | Path, tensorboard: bool = False, *, after: int = 0) -> None:
         tensorboard = check_tensorboard(tensorboard)
-        self.path = checks.writable(path)
+        self.path = checks.check_writable(path)
         kept = [line for line in _lines(self.path, after) if _step(line, self.path) <= after]
         write_atomic(self.path, "".join(kept).encode())
         self._events: Any = None

@@ -77,7 +77,7 @@ class Sampler:
         self._log_kernel = log_weights(kernel)
         self.matrix = balance(self._log_kernel, "this kernel")
         self.covers = len(self.matrix)
-        method = checks.choice("method", method, ("auto", "exact", "chain", "assign"))
+        method = checks.check_choice("method", method, ("auto", "exact", "chain", "assign"))
         self._insists = method == "chain"
         if method == "auto":
             easy = self.covers <= EXACT_COVERS or self._is_forced or self._is_flat
@@ -89,10 +89,12 @@ class Sampler:
 
         Shape: (size, M), ``out[n, α]`` the cover that α reads. Memory: size · M bytes (M ≤ 256).
         """
-        size = checks.whole("size", size, 0)
+        size = checks.check_int("size", size, 0)
         dtype = route_type(self.covers)
         needed = size * self.covers * np.dtype(dtype).itemsize
-        checks.memory(needed, f"{size} routes of {self.covers} covers", "draw fewer at a time")
+        checks.check_memory(
+            needed, f"{size} routes of {self.covers} covers", "draw fewer at a time"
+        )
         out = np.empty((size, self.covers), dtype=dtype)
         draw = {"exact": self._exact, "chain": self._chain, "assign": self._assign}[self.method]
         fill(out, draw, _CHUNK, seed, threads)
@@ -108,7 +110,7 @@ class Sampler:
 
     def log_prob(self, routes: ArrayLike) -> NDArray[np.float64]:
         """log P_Q of each route, shape (..., M) → (...); −inf for an impossible one."""
-        given = checks.reals("routes", routes)
+        given = checks.check_floats("routes", routes)
         if given.shape[-1:] != (self.covers,) or not np.array_equal(
             np.sort(given, axis=-1), np.broadcast_to(np.arange(self.covers), given.shape)
         ):
@@ -147,7 +149,9 @@ class Sampler:
                 f"exact permanents, probabilities and marginals go to {TABLE_COVERS} covers; this "
                 f"kernel has {self.covers}. Draw routes with method='chain' and average them."
             )
-        checks.memory(17 << self.covers, f"the table for {self.covers} covers", "take fewer covers")
+        checks.check_memory(
+            17 << self.covers, f"the table for {self.covers} covers", "take fewer covers"
+        )
         from mcover.permutation_kernels import completion_table
 
         return completion_table(self.matrix)
@@ -265,7 +269,7 @@ def fill(
     threads: int | None,
 ) -> None:
     """Fills ``out`` by ``draw(rng, part)``, one random stream to each ``chunk`` rows."""
-    workers = checks.cpus() if threads is None else checks.whole("threads", threads, 1)
+    workers = checks.cpus() if threads is None else checks.check_int("threads", threads, 1)
     parts = [out[start : start + chunk] for start in range(0, len(out), chunk)]
     rngs = streams(seed, len(parts))
     # The first part is drawn here, so that tables are built and loops compiled just once.

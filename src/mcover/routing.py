@@ -79,7 +79,7 @@ def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Se
     """
     covers, sources, size = _counts(topology, covers, sources, size)
     needed = 2 * size * sources * covers * np.dtype(route_type(covers)).itemsize
-    checks.memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
+    checks.check_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
     destinations, routes = _destinations(sources, size, seed)
     return _fill(topology, covers, sources, destinations, routes)
 
@@ -134,7 +134,7 @@ def draw_indexed_bank(
     dtype: type[np.unsignedinteger] = np.uint8 if covers <= BYTE_COVERS else np.uint16
     needed = size * sources * np.dtype(dtype).itemsize
     needed += 2 * rows * covers * np.dtype(route_type(covers)).itemsize
-    checks.memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
+    checks.check_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
     destinations, root = _destinations(sources, size, seed)
     sampler = Sampler(topology.matrix(covers))
     of_table, of_index = root.spawn(2)
@@ -167,9 +167,9 @@ def draw_mixers(
     Memory: units · blocks · M · (4M + draws) bytes.
     """
     named = {"covers": covers, "units": units, "blocks": blocks, "draws": draws}
-    covers, units, blocks, draws = (checks.whole(n, value, 1) for n, value in named.items())
+    covers, units, blocks, draws = (checks.check_int(n, value, 1) for n, value in named.items())
     needed = units * blocks * covers * (4 * covers + draws)
-    checks.memory(needed, f"mixers of {units} units and {blocks} blocks", "use fewer blocks")
+    checks.check_memory(needed, f"mixers of {units} units and {blocks} blocks", "use fewer blocks")
     sampler = Sampler(as_topology(topology).matrix(covers))
     routes = sampler.sample(draws * units * blocks, seed).reshape(draws, units * blocks, covers)
     return _average(routes, np.float32).reshape(units, blocks, covers, covers)
@@ -187,7 +187,7 @@ def _counts(topology: Topology, covers: int, sources: int, size: int) -> tuple[i
     """Covers, sources and size of a bank as plain ints, refused where no bank has them."""
     as_topology(topology)
     named = {"covers": covers, "sources": sources, "the bank's size": size}
-    covers, sources, size = (checks.whole(name, value, 1) for name, value in named.items())
+    covers, sources, size = (checks.check_int(name, value, 1) for name, value in named.items())
     if size > sources:
         raise McoverError(
             f"a bank of {size} destinations was asked for, but there are {sources} sources; "

@@ -41,7 +41,7 @@ def mean(values: ArrayLike, seed: int = 0) -> Estimate:
     """Mean with a bias-corrected bootstrap interval (a point where all values agree or n = 1)."""
     from scipy.stats import bootstrap
 
-    sample = checks.reals("values", values).ravel()
+    sample = checks.check_floats("values", values).ravel()
     centre = float(sample.mean())
     if np.ptp(sample) == 0:
         return Estimate(centre, centre, centre, len(sample))
@@ -70,7 +70,7 @@ def fraction(hits: ArrayLike) -> Estimate:
     """
     from scipy.stats import binomtest
 
-    flags = checks.flags("hits", hits).ravel()
+    flags = checks.check_bools("hits", hits).ravel()
     count = int(flags.sum())
     interval = binomtest(count, len(flags)).proportion_ci(method="wilson")
     return Estimate(count / len(flags), float(interval.low), float(interval.high), len(flags))
@@ -89,12 +89,12 @@ def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99
 
 
 def _certainty(certainty: float) -> float:
-    return checks.real("certainty", certainty, above=0, below=1)
+    return checks.check_float("certainty", certainty, above=0, below=1)
 
 
 def _costs(solved: ArrayLike, cost: ArrayLike) -> tuple[NDArray[np.float64], Estimate]:
     """The cost of each trial, and the solved fraction."""
-    costs, p = checks.reals("cost", cost).ravel(), fraction(solved)
+    costs, p = checks.check_floats("cost", cost).ravel(), fraction(solved)
     if len(costs) != p.n or np.any(costs < 0):
         seen = f"{len(costs)} entries, the smallest {costs.min():g}, for {p.n} trials"
         raise McoverError(f"cost has {seen}; write a cost of at least 0 for each of them.")
@@ -126,7 +126,10 @@ def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
     >>> paired([1, 2, 3, 4, 5], [2, 4, 6, 8, 10]).p  # all five signs alike: 2 / 2⁵
     0.0625
     """
-    ours, theirs = checks.reals("first", first).ravel(), checks.reals("second", second).ravel()
+    ours, theirs = (
+        checks.check_floats("first", first).ravel(),
+        checks.check_floats("second", second).ravel(),
+    )
     if ours.shape != theirs.shape:
         seen = f"{len(ours)} and {len(theirs)}"
         raise McoverError(f"pairs need as many values on both sides; got {seen}.")
@@ -157,7 +160,7 @@ def paired_time_to_solution(
     certainty = _certainty(certainty)
     sides = [_costs(*one)[0] for one in (first, second)]
     ours, theirs = (
-        np.stack([checks.flags("solved", solved).ravel(), costs]).astype(float)
+        np.stack([checks.check_bools("solved", solved).ravel(), costs]).astype(float)
         for (solved, _), costs in zip((first, second), sides, strict=True)
     )
     if ours.shape != theirs.shape:
@@ -246,7 +249,7 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     """
     if isinstance(p_values, list) and not p_values:
         return np.empty(0)
-    given = checks.reals("p_values", p_values, ndim=1, finite=False)
+    given = checks.check_floats("p_values", p_values, ndim=1, finite=False)
     corrected = np.full(given.shape, np.nan)
     known = np.flatnonzero(~np.isnan(given))
     if np.any((given[known] < 0) | (given[known] > 1)):

@@ -52,9 +52,9 @@ class Topology(Tagged):
         array([[0.5, 0.5],
                [0.5, 0.5]])
         """
-        covers = checks.whole("covers", covers, 1)
+        covers = checks.check_int("covers", covers, 1)
         # Five matrices at a time: the logarithms, their balance and what is made on the way.
-        checks.memory(40 * covers**2, f"a kernel of {covers} covers", "take fewer covers")
+        checks.check_memory(40 * covers**2, f"a kernel of {covers} covers", "take fewer covers")
         return balance(self.log_kernel(covers), repr(self))
 
     def facts(self, covers: int) -> Facts:
@@ -219,7 +219,7 @@ class Mixture(Topology, kind="mixture"):
     def __post_init__(self) -> None:
         if not self.parts or not all(isinstance(part, Topology) for part in self.parts):
             raise McoverError("mix takes topologies; write e.g. mix(GaussianRing(1.0), Uniform()).")
-        share = checks.reals("weights", self.weights, ndim=1)
+        share = checks.check_floats("weights", self.weights, ndim=1)
         with np.errstate(over="ignore"):
             total = share.sum()
             if abs(total - 1) > 1e-12:  # else they are shares already, to the last bit
@@ -238,7 +238,9 @@ class Mixture(Topology, kind="mixture"):
 
 def as_topology(topology: Any) -> Topology:
     """A topology as it is; anything else is refused."""
-    return checks.instance("topology", topology, Topology, "mcover.GaussianRing(1.5, shift=2)")
+    return checks.check_instance(
+        "topology", topology, Topology, "mcover.GaussianRing(1.5, shift=2)"
+    )
 
 
 def mix(*topologies: Topology, weights: ArrayLike | None = None) -> Topology:
@@ -257,16 +259,16 @@ def _parameter(topology: Topology, field: Field[Any]) -> Any:
     name, value = f"{field.name} of {type(topology).__name__}", getattr(topology, field.name)
     match getattr(field.type, "__name__", field.type), field.name:
         case "bool", _:
-            return checks.flag(name, value)
+            return checks.check_bool(name, value)
         case "int", _:
-            return checks.whole(name, value, 0 if field.name == "width" else 1)
+            return checks.check_int(name, value, 0 if field.name == "width" else 1)
         case "float", "sigma":
-            checks.real(name, value, above=0, infinite=True)
-            return checks.real(name, value, _SMALLEST_SIGMA, infinite=True)
+            checks.check_float(name, value, above=0, infinite=True)
+            return checks.check_float(name, value, _SMALLEST_SIGMA, infinite=True)
         case "float", "skew":
-            return checks.real(name, value, above=-1, below=1)
+            return checks.check_float(name, value, above=-1, below=1)
         case "float", _:
-            return checks.real(name, value, -_LARGEST_SHIFT, _LARGEST_SHIFT)
+            return checks.check_float(name, value, -_LARGEST_SHIFT, _LARGEST_SHIFT)
     return value
 
 

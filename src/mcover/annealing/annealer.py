@@ -92,7 +92,9 @@ def anneal(
     >>> result.weights.shape, result.collapsed.shape, result.energy.shape
     ((4, 3, 51), (4, 51), (4,))
     """
-    checks.instance("problem", problem, Problem, "mcover.teacher_student(1001, 1.5), for example")
+    checks.check_instance(
+        "problem", problem, Problem, "mcover.teacher_student(1001, 1.5), for example"
+    )
     schedule = schedule_of(schedule, num_sweeps)
     options = AnnealOptions(method, schedule, rule, energy, order, stop_at_zero, improvement)
     if rule == "descent":
@@ -103,11 +105,11 @@ def anneal(
             )
         if method.coupling_growth:
             _warn("only the sign of a coupling counts, not its growth", "coupling_growth=0")
-    num_reads = checks.whole("num_reads", num_reads, 1)
-    threads = checks.cpus() if workers is None else checks.whole("workers", workers, 1)
+    num_reads = checks.check_int("num_reads", num_reads, 1)
+    threads = checks.cpus() if workers is None else checks.check_int("workers", workers, 1)
     for name, function in {"interrupt": interrupt, "progress": progress or None}.items():
         if not (function is None or callable(function) or function is progress is True):
-            checks.instance(name, function, type(None), "a function")
+            checks.check_instance(name, function, type(None), "a function")
     run = _Annealing(problem, options, num_reads, initial_states, record, min(threads, num_reads))
     seeds = seed_sequence(seed).spawn(num_reads)
     if progress is not True:
@@ -164,7 +166,7 @@ class _Annealing:
         of_a_read = self.covers * problem.sites + 8 * len(_COURSE) * len(self.points) + 56
         what = f"{reads} reads on {threads} threads, of {self.covers} covers and {self.bank} "
         remedy = "take a smaller bank, fewer covers, reads or workers"
-        checks.memory(threads * chain + reads * of_a_read, what + "destinations", remedy)
+        checks.check_memory(threads * chain + reads * of_a_read, what + "destinations", remedy)
         self.starts = _starts(initial_states, reads, self.covers, problem.sites)
         self.weights = np.zeros((reads, self.covers, problem.sites), dtype=np.int8)
         self.energy, self.acceptance = np.full((2, reads), np.nan)
@@ -356,7 +358,7 @@ def cover_overlap(weights: Signs) -> NDArray[np.float64]:
 def _record_points(record: int | Sequence[float], temperatures: Temperatures) -> NDArray[np.int64]:
     """Indices of the sweeps after which the trajectory is kept."""
     if isinstance(record, Sequence | np.ndarray) and not isinstance(record, str | bytes):
-        wanted = checks.reals("record", record, ndim=1)
+        wanted = checks.check_floats("record", record, ndim=1)
         if not temperatures.any():
             raise McoverError(
                 "record has temperatures, and descent none; write a number of points."
@@ -364,14 +366,14 @@ def _record_points(record: int | Sequence[float], temperatures: Temperatures) ->
         nearest = [int(np.argmin(np.abs(temperatures - value))) for value in wanted]
         return np.unique(np.array(nearest, dtype=np.int64))
     last = len(temperatures) - 1
-    points = min(checks.whole("record", record, 1), last + 1)
+    points = min(checks.check_int("record", record, 1), last + 1)
     return np.unique(np.linspace(0, last, points).round().astype(np.int64))
 
 
 def _starts(initial_states: ArrayLike | None, reads: int, covers: int, sites: int) -> Signs | None:
     if initial_states is None:
         return None
-    given = checks.reals("initial_states", initial_states)
+    given = checks.check_floats("initial_states", initial_states)
     shapes = {1: (sites,), 2: (covers, sites), 3: (reads, covers, sites)}
     signs = as_signs("initial_states", given, shapes.get(given.ndim, shapes[3]))
     return np.broadcast_to(signs, (reads, covers, sites))

@@ -89,11 +89,11 @@ def amp(
     """
     x = as_signs("patterns", patterns, (None, None)).astype(np.float64)
     y = as_signs("labels", labels, (len(x),)).astype(np.float64)
-    max_iterations = checks.whole("max_iterations", max_iterations, 1)
-    damping = checks.real("damping", damping, 0, below=1)
-    tolerance = checks.real("tolerance", tolerance, above=0)
-    reinforcement = checks.real("reinforcement", reinforcement, 0, below=1)
-    stop_at_zero = checks.flag("stop_at_zero", stop_at_zero)
+    max_iterations = checks.check_int("max_iterations", max_iterations, 1)
+    damping = checks.check_float("damping", damping, 0, below=1)
+    tolerance = checks.check_float("tolerance", tolerance, above=0)
+    reinforcement = checks.check_float("reinforcement", reinforcement, 0, below=1)
+    stop_at_zero = checks.check_bool("stop_at_zero", stop_at_zero)
 
     signed = x * y[:, None]  # (x, y) and (−x, −y) say the same: from here on every label is +1
     n = x.shape[1]
@@ -189,10 +189,10 @@ def state_evolution(
     >>> round(state_evolution(1.0).clipped_error, 3), state_evolution(1.6).overlap
     (0.257, 1.0)
     """
-    alpha = checks.real("alpha", alpha, 0)
-    checks.choice("start", start, ("uninformed", "informed"))
-    tolerance = checks.real("tolerance", tolerance, above=0)
-    max_iterations = checks.whole("max_iterations", max_iterations, 1)
+    alpha = checks.check_float("alpha", alpha, 0)
+    checks.check_choice("start", start, ("uninformed", "informed"))
+    tolerance = checks.check_float("tolerance", tolerance, above=0)
+    max_iterations = checks.check_int("max_iterations", max_iterations, 1)
     v = 0.0 if start == "informed" and alpha > 0 else 1.0
     r, iteration, change = math.inf, 0, 0.0 if v == 0.0 else math.inf
     while iteration < max_iterations and not change <= tolerance:

@@ -47,9 +47,9 @@ class MCover(_Method, kind="mcover"):
     redraw_every: int | None = None  # Sweeps between fresh routes; None keeps them for good.
 
     def __post_init__(self) -> None:
-        checks.counts(self, "covers", most=MAX_COVERS)
+        checks.check_count_fields(self, "covers", most=MAX_COVERS)
         as_topology(self.topology)
-        checks.counts(self, "bank", "redraw_every", optional=True)
+        checks.check_count_fields(self, "bank", "redraw_every", optional=True)
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class RSA(_Method, kind="rsa"):
     coupling_growth: float = 0.0  # γ is multiplied by 1 + this after every sweep.
 
     def __post_init__(self) -> None:
-        checks.counts(self, "covers", most=MAX_COVERS)
-        checks.numbers_of(self, "coupling", least=0, most=MAX_COUPLING)
-        checks.numbers_of(self, "coupling_growth", least=-1, most=1000)
+        checks.check_count_fields(self, "covers", most=MAX_COVERS)
+        checks.check_float_fields(self, "coupling", least=0, most=MAX_COUPLING)
+        checks.check_float_fields(self, "coupling_growth", least=-1, most=1000)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class LinearSchedule(Tagged, kind="linear"):
     sweeps: int = 1  # Sweeps at each temperature.
 
     def __post_init__(self) -> None:
-        checks.numbers_of(self, "start", "stop", "step", above=0)
+        checks.check_float_fields(self, "start", "stop", "step", above=0)
         _check_schedule(self, (self.start - self.stop) / self.step)
 
     def temperatures(self) -> Temperatures:
@@ -109,8 +109,8 @@ class GeometricSchedule(Tagged, kind="geometric"):
     sweeps: int = 1  # Sweeps at each temperature.
 
     def __post_init__(self) -> None:
-        checks.numbers_of(self, "start", "stop", above=0)
-        checks.counts(self, "count")
+        checks.check_float_fields(self, "start", "stop", above=0)
+        checks.check_count_fields(self, "count")
         _check_schedule(self, self.count)
 
     def temperatures(self) -> Temperatures:
@@ -135,7 +135,7 @@ class CustomSchedule(Tagged, kind="custom"):
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        given = checks.reals("values", self.values, ndim=1)
+        given = checks.check_floats("values", self.values, ndim=1)
         if not np.all(given > 0):
             raise McoverError(
                 f"a schedule needs positive temperatures, the smallest here is {given.min():g}; "
@@ -156,7 +156,7 @@ def schedule_of(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -
     if num_sweeps is not None and schedule is not None:
         raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
     if num_sweeps is not None:
-        sweeps = checks.whole("num_sweeps", num_sweeps, 1)
+        sweeps = checks.check_int("num_sweeps", num_sweeps, 1)
         if sweeps == 1:
             return CustomSchedule((LinearSchedule.start,))
         return LinearSchedule(step=(LinearSchedule.start - LinearSchedule.stop) / (sweeps - 1))
@@ -168,7 +168,7 @@ def schedule_of(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -
 
 
 def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) -> None:
-    checks.counts(schedule, "sweeps")
+    checks.check_count_fields(schedule, "sweeps")
     if schedule.stop > schedule.start:
         raise McoverError(
             f"stop is {schedule.stop:g}, above start, {schedule.start:g}; temperatures fall: "
@@ -176,7 +176,7 @@ def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) 
         )
     # Per sweep a temperature, a coupling and what is made on the way.
     needed = min(32 * (count + 1) * schedule.sweeps, 2.0**63)
-    checks.memory(int(needed), f"{schedule!r}", "write fewer temperatures or sweeps")
+    checks.check_memory(int(needed), f"{schedule!r}", "write fewer temperatures or sweeps")
 
 
 @dataclass(frozen=True)
@@ -202,14 +202,14 @@ class AnnealOptions:
 
     def __post_init__(self) -> None:
         example = "mcover.MCover(...), RSA or Vanilla"
-        checks.instance("method", self.method, (MCover, RSA, Vanilla), example)
+        checks.check_instance("method", self.method, (MCover, RSA, Vanilla), example)
         example = "LinearSchedule(0.4, 0.01, 1e-4) or another schedule of mcover.annealing"
-        checks.instance("schedule", self.schedule, Schedule.__args__, example)
-        checks.choice("rule", self.rule, get_args(Rule))
-        checks.choice("energy", self.energy, get_args(Energy))
-        checks.choice("order", self.order, get_args(Order))
-        checks.flags_of(self, "stop_at_zero")
-        checks.choice("improvement", self.improvement, get_args(Improvement))
+        checks.check_instance("schedule", self.schedule, Schedule.__args__, example)
+        checks.check_choice("rule", self.rule, get_args(Rule))
+        checks.check_choice("energy", self.energy, get_args(Energy))
+        checks.check_choice("order", self.order, get_args(Order))
+        checks.check_bool_fields(self, "stop_at_zero")
+        checks.check_choice("improvement", self.improvement, get_args(Improvement))
         if self.improvement != "first" and self.rule != "descent":
             raise McoverError(
                 f"improvement is {self.improvement!r}, which is of descent, and rule is "

@@ -98,7 +98,7 @@ def _words(inputs: int) -> int:
 
 
 def _rows(name: str, words: Words, inputs: int) -> Words:
-    inputs = checks.whole("inputs", inputs, 1)
+    inputs = checks.check_int("inputs", inputs, 1)
     if words.dtype != np.uint64 or words.shape[-1:] != (_words(inputs),):
         raise McoverError(
             f"{name} are {words.dtype} of shape {words.shape}; {inputs} inputs take "

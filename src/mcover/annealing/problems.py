@@ -42,7 +42,7 @@ class Problem:
     ) -> None:
         self.patterns = as_signs("patterns", patterns, (None, None))
         self.labels = as_signs("labels", labels, (len(self.patterns),))
-        self.hidden = checks.whole("hidden", hidden, 1)
+        self.hidden = checks.check_int("hidden", hidden, 1)
         self.inputs = int(self.patterns.shape[1])
         self.sites = self.hidden * self.inputs
         self.teacher = None if teacher is None else as_signs("teacher", teacher, (self.sites,))
@@ -63,7 +63,7 @@ class Problem:
 
     def energy(self, weights: Weights, kind: str = "linear") -> NDArray[np.float64]:
         """Σ_μ max(0, −Δ_μ) or, by kind, the number of "errors", shape (..., K·N) → (...)."""
-        if checks.choice("energy", kind, ("linear", "errors")) == "errors":
+        if checks.check_choice("energy", kind, ("linear", "errors")) == "errors":
             return self.training_errors(weights).astype(np.float64)
         fields = _fields(self.gauged, self._students(weights), self.hidden)
         margins = fields if self.hidden == 1 else np.where(fields > 0, 1.0, -1.0)
@@ -103,7 +103,7 @@ class Problem:
         return np.array(wrong).reshape(np.shape(weights)[:-1])
 
     def _students(self, weights: Weights) -> NDArray[np.float64]:
-        students = checks.reals("weights", weights)
+        students = checks.check_floats("weights", weights)
         if students.shape[-1:] != (self.sites,):
             wanted = f"write {self.sites} of them along the last axis."
             raise McoverError(f"weights have shape {students.shape}; {wanted}")
@@ -148,9 +148,9 @@ def teacher_student(
     >>> teacher_student(101, alpha=1.5, seed=0)
     <Perceptron: 152 patterns of 101 inputs, with its teacher>
     """
-    n, hidden = checks.whole("n", n, 1), checks.whole("hidden", hidden, 1)
-    alpha = checks.real("alpha", alpha, above=0, most=1e9)
-    checks.choice("ties", ties, ("redraw", "plus"))
+    n, hidden = checks.check_int("n", n, 1), checks.check_int("hidden", hidden, 1)
+    alpha = checks.check_float("alpha", alpha, above=0, most=1e9)
+    checks.check_choice("ties", ties, ("redraw", "plus"))
     patterns = round(alpha * n * hidden)
     if patterns < 1:
         raise McoverError(
@@ -159,7 +159,7 @@ def teacher_student(
         )
     # Signs, and the floats that label them.
     needed = patterns * (6 * n + 8 * hidden) + 8 * n * hidden
-    checks.memory(needed, f"{patterns} patterns of {n} inputs", "write a smaller n or alpha")
+    checks.check_memory(needed, f"{patterns} patterns of {n} inputs", "write a smaller n or alpha")
     weights_rng, patterns_rng = streams(seed, 2)
     teacher = random_signs(weights_rng, hidden * n)
     drawn = _labelled(patterns, teacher, hidden, patterns_rng, ties)
@@ -197,7 +197,7 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     try:
         with ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-        checks.memory(size, f"{path}", "split the file")
+        checks.check_memory(size, f"{path}", "split the file")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except McoverError:

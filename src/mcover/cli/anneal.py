@@ -100,10 +100,10 @@ class Anneal:
         return cls(task, trial.options, config=file)
 
     def __post_init__(self) -> None:
-        checks.counts(self, "reads")
-        checks.counts(self, "workers", optional=True)
-        checks.whole("seed", self.seed, 0)
-        checks.writable(self.output)
+        checks.check_count_fields(self, "reads")
+        checks.check_count_fields(self, "workers", optional=True)
+        checks.check_int("seed", self.seed, 0)
+        checks.check_writable(self.output)
 
     def run(self) -> None:
         problem, options = self.task.make(self.seed), self.annealing

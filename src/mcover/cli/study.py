@@ -16,7 +16,7 @@ import rich.table
 import tyro
 from rich.text import Text
 
-from mcover.checks import writable
+from mcover.checks import check_writable
 from mcover.errors import McoverError
 from mcover.lab.engines import EngineOptions
 from mcover.lab.figures.studies import study_figure
@@ -91,7 +91,7 @@ class Show(_Scaled):
         study = find_study(self.name)
         plan = study.plan(self.scale)
         if self.figures is not None:
-            writable(self.figures / f"{study.name}.png")
+            check_writable(self.figures / f"{study.name}.png")
         have = by_key(self.rows(needed=False))
         if not self.markdown:
             say(f"{study.name}: {study.title} ({study.source})\n{study.about}")
@@ -133,7 +133,7 @@ class Run(_Scaled, EngineOptions):
     def run(self) -> None:
         plan = find_study(self.name).plan(self.scale, self.trials, self.only)
         engine = self.make_engine()
-        writable(self.figures / f"{self.name}.png")
+        check_writable(self.figures / f"{self.name}.png")
         with Store(self.store) as store:
             if self.retry_failed:
                 store.forget_failed(plan.configs())
@@ -163,7 +163,7 @@ class Export(_Stored):
 
     def run(self) -> None:
         study = find_study(self.name)
-        writable(self.csv)
+        check_writable(self.csv)
         scales = SCALES if self.scale is None else (self.scale,)
         configs = {config for scale in scales for config in study.plan(scale).configs()}
         rows = [row for row in self.rows() if row.config in configs]
@@ -212,7 +212,7 @@ class Report(_Stored):
     """Show this scale only (default: the largest that is half done, study by study)."""
 
     def run(self) -> None:
-        writable(self.output)
+        check_writable(self.output)
         rows = self.rows()
         if not rows:
             raise McoverError(

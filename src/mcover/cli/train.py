@@ -68,10 +68,10 @@ class Train:
         return cls(trial, config=file)
 
     def __post_init__(self) -> None:
-        checks.counts(self, "seeds")
+        checks.check_count_fields(self, "seeds")
         if self.compare and isinstance(self.trial.method, SGD):
             raise McoverError("compare is True, and the model is trained plain; leave it out.")
-        checks.whole("seed", self.seed, 0)
+        checks.check_int("seed", self.seed, 0)
         check_tensorboard(self.tensorboard)
         if self.config is not None and (kind := read(self.config).trial.kind) != self.trial.kind:
             raise McoverError(f"{self.config} holds a {kind}; write train {kind}, or nothing.")
@@ -80,7 +80,7 @@ class Train:
 
     def run(self) -> None:
         trial = self.trial
-        picture = checks.writable(self.output.parent / f"{self.output.name}.png")
+        picture = checks.check_writable(self.output.parent / f"{self.output.name}.png")
         with live_line() as line:
             line.wait(f"loading torch and {trial.data}")
             trial.prepare()

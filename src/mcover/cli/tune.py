@@ -59,15 +59,15 @@ class Tune(EngineOptions):
     """Where to write: OUTPUT.json, the winner, OUTPUT.png, and OUTPUT.db, which keeps it all."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "trials", "test_seeds")
-        checks.numbers_of(self, "seconds", above=0, optional=True)
-        checks.whole("seed", self.seed, 0)
+        checks.check_count_fields(self, "trials", "test_seeds")
+        checks.check_float_fields(self, "seconds", above=0, optional=True)
+        checks.check_int("seed", self.seed, 0)
         if self.workers is not None:
-            checks.whole("workers", self.workers, 0)
+            checks.check_int("workers", self.workers, 0)
         if not self.output.name:
             raise McoverError(f"output is {str(self.output)!r}; write a path without an ending.")
         for ending in ("json", "png", "db"):
-            checks.writable(self._path(ending))
+            checks.check_writable(self._path(ending))
 
     def _path(self, ending: str) -> Path:
         return self.output.parent / f"{self.output.name}.{ending}"

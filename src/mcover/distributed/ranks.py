@@ -42,7 +42,7 @@ def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMe
             covers together, for DDP or FSDP.
         timeout: seconds that a rank waits for the others before it gives up.
     """
-    seconds = timedelta(seconds=checks.real("timeout", timeout, above=0))
+    seconds = timedelta(seconds=checks.check_float("timeout", timeout, above=0))
     if not dist.is_initialized():
         if "RANK" not in os.environ:
             raise McoverError(
@@ -55,7 +55,7 @@ def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMe
             dist.init_process_group(timeout=seconds)
     world = dist.get_world_size()
     agree({"cover_ranks": cover_ranks}, [None])
-    rows = world if cover_ranks is None else checks.whole("cover_ranks", cover_ranks, 1, world)
+    rows = world if cover_ranks is None else checks.check_int("cover_ranks", cover_ranks, 1, world)
     if world % rows:
         raise McoverError(
             f"cover_ranks is {rows}, but there are {world} ranks; write a divisor of {world}."

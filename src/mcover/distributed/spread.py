@@ -60,11 +60,11 @@ def spread(
     except McoverError as error:
         problem = str(error)
     agree(told, groups_of(mesh) if isinstance(mesh, DeviceMesh) else [None], problem)
-    return Spread(covered, mesh, layout, checks.flag("check", check))
+    return Spread(covered, mesh, layout, checks.check_bool("check", check))
 
 
 def _checked(covered: Any, mesh: Any, layout: Any) -> dict[str, Any]:
-    checks.instance("covered", covered, Covered, "what mcover.lift returned")
+    checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
     if isinstance(covered, Spread):
         raise McoverError("the covers are spread already; spread what part.gather() returns.")
     if not isinstance(mesh, DeviceMesh) or mesh.mesh_dim_names != DIMENSIONS:
@@ -72,7 +72,7 @@ def _checked(covered: Any, mesh: Any, layout: Any) -> dict[str, Any]:
             f"mesh is {mesh!r}; write mcover.distributed.start(...), or a DeviceMesh of two "
             "dimensions named 'covers' and 'data'."
         )
-    checks.choice("layout", layout, ("auto", "routed", "whole"))
+    checks.check_choice("layout", layout, ("auto", "routed", "whole"))
     ranks = mesh.size(0)
     if covered.covers % ranks:
         fitting = [k for k in range(1, covered.covers + 1) if covered.covers % k == 0]

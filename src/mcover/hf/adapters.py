@@ -49,9 +49,9 @@ def collapse_adapters(covered: Covered, rank: int | None = None) -> CollapsedAda
     Raises:
         McoverError: there is no lifted LoRA adapter, or one that is not a product (DoRA, AdaLoRA).
     """
-    checks.instance("covered", covered, Covered, "what mcover.lift returned")
+    checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
     if rank is not None:
-        rank = checks.whole("rank", rank, 1)
+        rank = checks.check_int("rank", rank, 1)
     model = covered.collapse()
     factors = list(_factors(covered, model))
     chosen = {one.adapter for one in factors if one.is_lifted}

@@ -67,7 +67,7 @@ class CoverTrainer(Trainer):
         **options: Any,
     ) -> None:
         self.how: How = how
-        self.evaluate_covers = checks.flag("evaluate_covers", evaluate_covers)
+        self.evaluate_covers = checks.check_bool("evaluate_covers", evaluate_covers)
         self._covered = None if model is None else _checked(model)
         # Trainer looks at the model's class, config and signature: those are the base's.
         super().__init__(None if model is None else model.net, args, *more, **options)

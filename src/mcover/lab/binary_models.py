@@ -35,13 +35,15 @@ class BinaryMlp:
     """Latent weights are drawn uniformly from ± this."""
 
     def __post_init__(self) -> None:
-        sizes = checks.instance("sizes", self.sizes, (tuple, list), "(784, 256, 256, 256, 10)")
+        sizes = checks.check_instance(
+            "sizes", self.sizes, (tuple, list), "(784, 256, 256, 256, 10)"
+        )
         if len(sizes) < 2:
             raise McoverError(f"sizes is {sizes}; write inputs, hidden layers and classes.")
-        object.__setattr__(self, "sizes", tuple(checks.whole("a size", n, 1) for n in sizes))
+        object.__setattr__(self, "sizes", tuple(checks.check_int("a size", n, 1) for n in sizes))
         weights = sum(a * b for a, b in pairwise(self.sizes))
-        checks.memory(8 * weights, f"a network of {self}", "take smaller layers")
-        checks.numbers_of(self, "latents", above=0, most=1)
+        checks.check_memory(8 * weights, f"a network of {self}", "take smaller layers")
+        checks.check_float_fields(self, "latents", above=0, most=1)
 
     def __str__(self) -> str:
         return f"binary {'-'.join(map(str, self.sizes))}"
@@ -78,9 +80,9 @@ class BinaryConv:
 
     def __post_init__(self) -> None:
         for name, example in (("size", "(28, 28)"), ("channels", "(16, 32)")):
-            given = checks.instance(name, getattr(self, name), (tuple, list), example)
-            object.__setattr__(self, name, tuple(checks.whole(name, n, 1) for n in given))
-        checks.counts(self, "classes")
+            given = checks.check_instance(name, getattr(self, name), (tuple, list), example)
+            object.__setattr__(self, name, tuple(checks.check_int(name, n, 1) for n in given))
+        checks.check_count_fields(self, "classes")
         if not self.channels or len(self.size) != 2:
             raise McoverError(
                 f"channels are {self.channels} on images of {self.size}; write channels of each "
@@ -88,8 +90,8 @@ class BinaryConv:
             )
         weights = 9 * sum(a * b for a, b in pairwise((1, *self.channels)))
         last = self.channels[-1] * self.size[0] * self.size[1] * self.classes
-        checks.memory(8 * (weights + last), f"{self}", "take fewer channels")
-        checks.numbers_of(self, "latents", above=0, most=1)
+        checks.check_memory(8 * (weights + last), f"{self}", "take fewer channels")
+        checks.check_float_fields(self, "latents", above=0, most=1)
 
     def __str__(self) -> str:
         return f"binary convolutions {'-'.join(map(str, self.channels))}-{self.classes}"

@@ -52,11 +52,14 @@ class CommitteeMachine(nn.Module):
         self, inputs: int, hidden: int = 9, *, schedule: Sharpening = SLOW, seed: Seed = 0
     ) -> None:
         super().__init__()
-        inputs, hidden = checks.whole("inputs", inputs, 1), checks.whole("hidden", hidden, 1)
+        inputs, hidden = (
+            checks.check_int("inputs", inputs, 1),
+            checks.check_int("hidden", hidden, 1),
+        )
         what = f"a committee machine of {hidden} units with {inputs} inputs"
-        checks.memory(24 * inputs * hidden, what, "take fewer of them")
+        checks.check_memory(24 * inputs * hidden, what, "take fewer of them")
         example = "Sharpening(beta=0.5, beta_growth=1e-3)"
-        self.schedule = checks.instance("schedule", schedule, Sharpening, example)
+        self.schedule = checks.check_instance("schedule", schedule, Sharpening, example)
         self.beta, self.gamma = self.schedule.at(0)
         rng = np.random.default_rng(seed_sequence(seed))
         drawn = torch.from_numpy(rng.standard_normal((hidden, inputs)))

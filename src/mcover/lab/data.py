@@ -40,7 +40,7 @@ class Dataset:
     classes: int = 10
 
     def __post_init__(self) -> None:
-        checks.counts(self, "classes")
+        checks.check_count_fields(self, "classes")
         for part in ("train", "test"):
             images, labels = (getattr(self, f"{part}_{what}") for what in ("images", "labels"))
             if not (
@@ -92,9 +92,9 @@ def load(name: str, normalize: bool = False, binarize: Literal["median"] | None 
     digits:3,8: 287 training and 70 test images, 8 x 8, 2 classes
     """
     base, numbers = split_name(name)
-    checks.flag("normalize", normalize)
+    checks.check_bool("normalize", normalize)
     if binarize is not None:
-        checks.choice("binarize", binarize, ("median",))
+        checks.check_choice("binarize", binarize, ("median",))
     if normalize and binarize:
         raise McoverError("binarized pixels are ±1 already; leave normalize out.")
     found = _digits() if base == "digits" else _published(base)
@@ -113,7 +113,7 @@ def split_name(name: str) -> tuple[str, tuple[int, ...] | None]:
     ('fashion-mnist', (3, 4))
     """
     example = "'digits', 'mnist' or 'fashion-mnist', or some classes of one: 'mnist:3,8'"
-    base, colon, words = checks.instance("data", name, str, example).partition(":")
+    base, colon, words = checks.check_instance("data", name, str, example).partition(":")
     if base not in ("digits", *published.ADDRESSES):
         raise McoverError(f"no data set {base!r}; write {example}.")
     if not colon:
@@ -202,15 +202,15 @@ def mislabel(dataset: Dataset, share: float, seed: int, both: bool = False) -> D
     Which ones is drawn by the seed; their number is the share, rounded. With ``both`` the test
     part has as many of its own, as a held-out part of noisily labelled images would.
     """
-    checks.instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
-    share = checks.real("share", share, least=0, below=1)
+    checks.check_instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
+    share = checks.check_float("share", share, least=0, below=1)
     if share and dataset.classes < 2:
         raise McoverError(
             f"{dataset.name} has one class only: no label can be wrong; write share=0."
         )
-    rng = np.random.default_rng([checks.whole("seed", seed, 0), _MISLABEL])
+    rng = np.random.default_rng([checks.check_int("seed", seed, 0), _MISLABEL])
     changed = {}
-    for part in ("train_labels", "test_labels")[: 1 + checks.flag("both", both)]:
+    for part in ("train_labels", "test_labels")[: 1 + checks.check_bool("both", both)]:
         labels = getattr(dataset, part).copy()
         wrong = rng.permutation(len(labels))[: round(share * len(labels))]
         labels[wrong] += rng.integers(1, dataset.classes, len(wrong))
@@ -220,9 +220,9 @@ def mislabel(dataset: Dataset, share: float, seed: int, both: bool = False) -> D
 
 def pooled(dataset: Dataset, size: int) -> Dataset:
     """A data set of smaller images: each pixel is the mean of a square of ``size`` x ``size``."""
-    checks.instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
+    checks.check_instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
     height, width = dataset.train_images.shape[1:]
-    size = checks.whole("pool", size, 1)
+    size = checks.check_int("pool", size, 1)
     if height % size or width % size:
         raise McoverError(
             f"pool is {size}, and images of {dataset.name} are {height} x {width}; write a divisor "
@@ -234,10 +234,10 @@ def pooled(dataset: Dataset, size: int) -> Dataset:
 
 def _balanced(dataset: Dataset, count: int, seed: int) -> tuple[Labels, Labels]:
     """Indices of ``count`` training images with classes in equal shares, and of the others."""
-    checks.instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
+    checks.check_instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
     labels = dataset.train_labels
-    count = checks.whole(f"the number of images of {dataset.name}", count, 1, len(labels))
-    rng = np.random.default_rng(checks.whole("seed", seed, 0))
+    count = checks.check_int(f"the number of images of {dataset.name}", count, 1, len(labels))
+    rng = np.random.default_rng(checks.check_int("seed", seed, 0))
     share, extra = divmod(count, dataset.classes)
     wanted = np.full(dataset.classes, share)
     wanted[rng.permutation(dataset.classes)[:extra]] += 1

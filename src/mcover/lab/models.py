@@ -47,13 +47,13 @@ class Mlp:
     """Share of hidden units that are dropped in training."""
 
     def __post_init__(self) -> None:
-        sizes = checks.instance("sizes", self.sizes, (tuple, list), "(784, 512, 512, 10)")
+        sizes = checks.check_instance("sizes", self.sizes, (tuple, list), "(784, 512, 512, 10)")
         if len(sizes) < 2:
             raise McoverError(f"sizes is {sizes}; write inputs, hidden layers and classes.")
-        object.__setattr__(self, "sizes", tuple(checks.whole("a size", n, 1) for n in sizes))
+        object.__setattr__(self, "sizes", tuple(checks.check_int("a size", n, 1) for n in sizes))
         weights = sum(a * b for a, b in pairwise(self.sizes))
-        checks.memory(8 * weights, f"a network of {self}", "take smaller layers")
-        checks.numbers_of(self, "dropout", least=0, below=1)
+        checks.check_memory(8 * weights, f"a network of {self}", "take smaller layers")
+        checks.check_float_fields(self, "dropout", least=0, below=1)
 
     def __str__(self) -> str:
         return "-".join(map(str, self.sizes))
@@ -98,9 +98,9 @@ class Conv:
 
     def __post_init__(self) -> None:
         for name, example in (("size", "(28, 28)"), ("channels", "(16, 32)")):
-            given = checks.instance(name, getattr(self, name), (tuple, list), example)
-            object.__setattr__(self, name, tuple(checks.whole(name, n, 1) for n in given))
-        checks.counts(self, "classes")
+            given = checks.check_instance(name, getattr(self, name), (tuple, list), example)
+            object.__setattr__(self, name, tuple(checks.check_int(name, n, 1) for n in given))
+        checks.check_count_fields(self, "classes")
         if not self.channels or len(self.size) != 2 or min(self.size) < 2 ** len(self.channels):
             raise McoverError(
                 f"channels are {self.channels} on images of {self.size}; write channels of each "
@@ -108,8 +108,8 @@ class Conv:
             )
         weights = 9 * sum(a * b for a, b in pairwise((1, *self.channels)))
         last = self.channels[-1] * self.size[0] * self.size[1] * self.classes
-        checks.memory(8 * (weights + last), f"{self}", "take fewer channels")
-        checks.numbers_of(self, "dropout", least=0, below=1)
+        checks.check_memory(8 * (weights + last), f"{self}", "take fewer channels")
+        checks.check_float_fields(self, "dropout", least=0, below=1)
 
     def __str__(self) -> str:
         return f"convolutions {'-'.join(map(str, self.channels))}-{self.classes}"
@@ -153,9 +153,9 @@ class Transformer:
     training."""
 
     def __post_init__(self) -> None:
-        given = checks.instance("size", self.size, (tuple, list), "(28, 28)")
-        object.__setattr__(self, "size", tuple(checks.whole("size", n, 1) for n in given))
-        checks.counts(self, "rows", "width", "layers", "heads", "classes")
+        given = checks.check_instance("size", self.size, (tuple, list), "(28, 28)")
+        object.__setattr__(self, "size", tuple(checks.check_int("size", n, 1) for n in given))
+        checks.check_count_fields(self, "rows", "width", "layers", "heads", "classes")
         if len(self.size) != 2 or self.size[0] % self.rows:
             raise McoverError(
                 f"size is {self.size} and rows is {self.rows}; write height and width, e.g. "
@@ -167,8 +167,8 @@ class Transformer:
                 "divide."
             )
         weights = self.width * (self.rows * self.size[1] + 8 * self.layers * self.width)
-        checks.memory(8 * weights, f"{self}", "take a smaller width")
-        checks.numbers_of(self, "dropout", least=0, below=1)
+        checks.check_memory(8 * weights, f"{self}", "take a smaller width")
+        checks.check_float_fields(self, "dropout", least=0, below=1)
 
     def __str__(self) -> str:
         return (
@@ -265,7 +265,7 @@ def load(path: str | Path) -> nn.Module:
         model = kind.build(seed=0)
         model.load_state_dict(load_file(weights))
         if isinstance(model, CommitteeMachine):
-            pair = (checks.real("sharpness", one, above=0) for one in given["sharpness"])
+            pair = (checks.check_float("sharpness", one, above=0) for one in given["sharpness"])
             model.beta, model.gamma = pair
     except _UNREADABLE as error:
         raise McoverError(

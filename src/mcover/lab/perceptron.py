@@ -41,9 +41,9 @@ class _Instance:
     """Patterns on which the teacher is undecided: draw them again, or label them +1."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "n")
-        checks.numbers_of(self, "alpha", above=0)
-        checks.choice("ties", self.ties, ("redraw", "plus"))
+        checks.check_count_fields(self, "n")
+        checks.check_float_fields(self, "alpha", above=0)
+        checks.check_choice("ties", self.ties, ("redraw", "plus"))
 
     def problem(self, seed: int) -> Problem:
         """The instance of a seed."""
@@ -68,7 +68,7 @@ class PerceptronTrial(_Instance):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.options
-        checks.counts(self, "reads")
+        checks.check_count_fields(self, "reads")
 
     @property
     def options(self) -> AnnealOptions:
@@ -113,9 +113,9 @@ class MessagePassingTrial(_Instance):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.numbers_of(self, "reinforcement", least=0, below=1)
-        checks.counts(self, "max_iterations")
-        checks.flags_of(self, "stop_at_zero")
+        checks.check_float_fields(self, "reinforcement", least=0, below=1)
+        checks.check_count_fields(self, "max_iterations")
+        checks.check_bool_fields(self, "stop_at_zero")
 
     def run(self, seed: int) -> Outcome:
         """Runs AMP on a fresh instance."""

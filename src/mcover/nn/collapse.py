@@ -59,7 +59,7 @@ def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
 
 def cover(covered: Any, index: int) -> nn.Module:
     """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
-    index = checks.whole("cover", index, -covered.covers, covered.covers - 1)
+    index = checks.check_int("cover", index, -covered.covers, covered.covers - 1)
     return rebuilt(covered, lambda _, stack: stack[index], index)
 
 

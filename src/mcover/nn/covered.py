@@ -270,7 +270,7 @@ class Covered(nn.Module):
         of one model; this does to each cover what it does to one model. What covers share counts
         in all of them, and is clipped as in the one with the largest norm.
         """
-        max_norm = checks.real("max_norm", max_norm, 0, infinite=True)
+        max_norm = checks.check_float("max_norm", max_norm, 0, infinite=True)
         grads = {id(p): p.grad for p in self.parameters() if p.grad is not None}
         own = [grads.pop(id(s)) for s in self.stacks().values() if id(s) in grads]
         squares = [grad.flatten(1).abs().square().sum(1) for grad in own]
@@ -312,7 +312,9 @@ class Covered(nn.Module):
             entropy, key = given["entropy"], tuple(given["spawn_key"])
             seed_sequence([*([entropy] if isinstance(entropy, int) else entropy), *key])  # checks
             seed = SeedSequence(entropy, spawn_key=key)
-            steps, redraws = (checks.whole(name, given[name], 0) for name in ("steps", "redraws"))
+            steps, redraws = (
+                checks.check_int(name, given[name], 0) for name in ("steps", "redraws")
+            )
             checksum = given["checksum"]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise McoverError(f"this is not the state of a covered model: {error!r}.") from error

@@ -91,14 +91,14 @@ def lift(
             stacklevel=2,
         )
     given: Any = () if isinstance(covers, numbers.Integral) else covers
-    checks.instance("covers", given, Sequence, "how many, or a list of modules")
+    checks.check_instance("covers", given, Sequence, "how many, or a list of modules")
     asked: Any = len(given) or covers
     settings = Settings(asked, topology, routing_of(routing), noise)
     count = settings.covers
     topology.matrix(count)  # an impossible number is refused before anything is copied
     check_covers(model, given)
     names, state = selected_parameters(model, select), kept_buffers(model, buffers)
-    root, freeze = seed_sequence(seed), checks.flag("freeze", freeze)
+    root, freeze = seed_sequence(seed), checks.check_bool("freeze", freeze)
     with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
         net = stacked_copy(model, count, names, state, given)
         if not given and count > 1 and settings.spread(1.0):

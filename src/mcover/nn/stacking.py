@@ -164,7 +164,7 @@ def stacked_copy(
     """
     own: dict[str, Tensor] = {name: model.get_parameter(name) for name in parameters}
     own |= {name: model.get_buffer(name) for name in buffers}
-    checks.memory(
+    checks.check_memory(
         covers * sum(tensor.nbytes for tensor in own.values()),
         f"{covers} covers of this model",
         "take fewer covers, or lift a part of the model with select=[...]",

@@ -53,7 +53,9 @@ class Bop(Optimizer):
         rest: Optimizer | None = None,
     ) -> None:
         if rest is not None:
-            checks.instance("rest", rest, Optimizer, "e.g. torch.optim.Adam(binary.others(model))")
+            checks.check_instance(
+                "rest", rest, Optimizer, "e.g. torch.optim.Adam(binary.others(model))"
+            )
         self.rest: Optimizer | None = None
         self._flipped: list[Tensor] = []
         super().__init__(own_groups(params), {"lr": lr, "threshold": threshold, "flips": True})
@@ -72,7 +74,7 @@ class Bop(Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """As in torch; with ``"flips": False`` for what the other optimizer trains."""
-        if not checks.flag("flips", param_group.setdefault("flips", True)):
+        if not checks.check_bool("flips", param_group.setdefault("flips", True)):
             if self.rest is None:
                 raise McoverError("there is no other optimizer; write Bop(..., rest=Adam(...)).")
             self.rest.add_param_group(param_group)

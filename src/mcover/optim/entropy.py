@@ -179,6 +179,6 @@ def _check(group: Group) -> None:
     check_number(group, "scope", also=" or inf")
     for name in ("average", "momentum"):
         check_number(group, name, least=0, below=1)
-    group["inner_steps"] = checks.whole("inner_steps", group["inner_steps"], 1)
-    if checks.flag("nesterov", group["nesterov"]) and not group["momentum"]:
+    group["inner_steps"] = checks.check_int("inner_steps", group["inner_steps"], 1)
+    if checks.check_bool("nesterov", group["nesterov"]) and not group["momentum"]:
         raise McoverError("nesterov is a kind of momentum; write momentum=0.9, or nesterov=False.")

@@ -72,7 +72,7 @@ class _Coupled(Optimizer):
         """As in torch, for stacks of the same M or, with ``replicas=False``, for shared tensors."""
         super().add_param_group(param_group)
         try:
-            is_stacked = checks.flag("replicas", param_group["replicas"])
+            is_stacked = checks.check_bool("replicas", param_group["replicas"])
             for stack in param_group["params"] if is_stacked else ():
                 if stack.ndim == 0 or len(stack) != self.covers:
                     raise McoverError(
@@ -216,7 +216,7 @@ class ReplicatedSGD(_Coupled):
         _is_auto(group)
         check_number(group, "growth", above=0)
         if group["steps"] is not None:
-            group["steps"] = checks.whole("steps", group["steps"], 1)
+            group["steps"] = checks.check_int("steps", group["steps"], 1)
         elif group["growth"] != 1 and group["replicas"]:
             raise McoverError(
                 f"the coupling grows by {group['growth']:g} over an unknown number of steps; "
@@ -303,7 +303,7 @@ class ElasticSGD(_Coupled):
                     stack.copy_(before)
 
     def _check(self, group: Group) -> None:
-        group["period"] = checks.whole("period", group["period"], 1)
+        group["period"] = checks.check_int("period", group["period"], 1)
         if _is_auto(group) and group["replicas"]:
             if not float(group["lr"]) > 0:
                 raise McoverError(
@@ -335,7 +335,7 @@ def check_number(group: Group, name: str, also: str = "", **limits: float) -> No
     is_tensor = isinstance(value, Tensor) and value.ndim == 0  # torch takes them for lr
     plain = value.item() if is_tensor else value
     try:
-        plain = checks.real(name, plain, **(limits or {"least": 0}), infinite=bool(also))
+        plain = checks.check_float(name, plain, **(limits or {"least": 0}), infinite=bool(also))
     except McoverError as error:
         raise McoverError(f"{str(error).rstrip('.')}{also}.") from None
     group[name] = value if is_tensor else plain

@@ -86,8 +86,8 @@ class _Network(CallbackSupportMixin, BaseEstimator):
             y: classes (samples,); or values, (samples,) or (samples, outputs).
             sample_weight: weights of the samples in the loss, shape (samples,).
         """
-        epochs = checks.whole("max_iter", self.max_iter, 1)
-        patience = checks.whole("n_iter_no_change", self.n_iter_no_change, 1)
+        epochs = checks.check_int("max_iter", self.max_iter, 1)
+        patience = checks.check_int("n_iter_no_change", self.n_iter_no_change, 1)
         X, y, weight = self._checked(X, y, sample_weight, reset=True)
         X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -97,7 +97,7 @@ class _Network(CallbackSupportMixin, BaseEstimator):
 
         target, held = self._first_targets(y), None
         parts = [X, target, weight * self._class_weights(y)]
-        if checks.flag("early_stopping", self.early_stopping):
+        if checks.check_bool("early_stopping", self.early_stopping):
             split = self._split(*parts)
             parts, held = split[::2], split[1::2]
         self._begin(parts[0])
@@ -141,11 +141,11 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         random = check_random_state(self.random_state)
         weights_seed, lift_seed, order_seed = random.randint(2**31, size=3).tolist()
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
-        sizes = [checks.whole("hidden_layer_sizes", size, 1) for size in sizes]
-        activation = checks.choice("activation", self.activation, tuple(_ACTIVATIONS))
-        batch = checks.whole("batch_size", self.batch_size, 1)
-        lr = checks.real("learning_rate_init", self.learning_rate_init, above=0)
-        decay = checks.real("alpha", self.alpha, 0)
+        sizes = [checks.check_int("hidden_layer_sizes", size, 1) for size in sizes]
+        activation = checks.check_choice("activation", self.activation, tuple(_ACTIVATIONS))
+        batch = checks.check_int("batch_size", self.batch_size, 1)
+        lr = checks.check_float("learning_rate_init", self.learning_rate_init, above=0)
+        decay = checks.check_float("alpha", self.alpha, 0)
         sizes = [X.shape[1], *sizes, self._outputs]
         net = _layers(sizes, _ACTIVATIONS[activation], X.dtype, weights_seed)
         topology = GaussianRing(self.sigma) if self.topology is None else self.topology
@@ -208,7 +208,9 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         return X, y, weight
 
     def _split(self, *parts: NDArray[Any], stratify: NDArray[Any] | None = None) -> list[Any]:
-        share = checks.real("validation_fraction", self.validation_fraction, above=0, below=1)
+        share = checks.check_float(
+            "validation_fraction", self.validation_fraction, above=0, below=1
+        )
         seed = check_random_state(self.random_state).randint(2**31)
         return train_test_split(*parts, test_size=share, random_state=seed, stratify=stratify)
 

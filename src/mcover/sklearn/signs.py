@@ -136,7 +136,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         context = self._init_callback_context(max_subtasks=len(questions))
         context.call_on_fit_task_begin(**about)
 
-        thermometer = checks.whole("thermometer", self.thermometer, 1)
+        thermometer = checks.check_int("thermometer", self.thermometer, 1)
         self.columns_, self.cuts_ = _cuts(X, copies, thermometer)
         bits = len(self.cuts_)
         patterns = unpack_signs(pack_above(X, self.columns_, self.cuts_), bits)
@@ -192,7 +192,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         self, patterns: Signs, labels: NDArray[np.int64], questions: range, heat: float
     ) -> Iterator[AnnealResult]:
         """One result for each question, in their order; its reads are the students."""
-        hidden, students = self._hidden(), checks.whole("students", self.students, 1)
+        hidden, students = self._hidden(), checks.check_int("students", self.students, 1)
         method = self._method(patterns.shape[1] * hidden)
         temperatures = heat * self._temperatures()
         threads = max(1, effective_n_jobs(self.n_jobs) // len(questions))
@@ -212,15 +212,17 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
     def _method(self, sites: int) -> Method:
         if self.method is not None:
             return self.method
-        bank = self.bank if self.bank is None else min(checks.whole("bank", self.bank, 1), sites)
+        bank = (
+            self.bank if self.bank is None else min(checks.check_int("bank", self.bank, 1), sites)
+        )
         return MCover(self.covers, GaussianRing(self.sigma, shift=2), bank)
 
     def _temperatures(self) -> NDArray[np.float64]:
         if self.schedule is None:
-            return np.linspace(_HOT, _COLD, checks.whole("sweeps", self.sweeps, 1))
+            return np.linspace(_HOT, _COLD, checks.check_int("sweeps", self.sweeps, 1))
         if isinstance(self.schedule, Schedule):
             return self.schedule.temperatures()
-        return checks.reals("schedule", self.schedule, ndim=1)
+        return checks.check_floats("schedule", self.schedule, ndim=1)
 
     def _hidden(self) -> int:
         return 1
@@ -273,7 +275,7 @@ class MCoverCommitteeClassifier(MCoverPerceptronClassifier):
         self.hidden = hidden
 
     def _hidden(self) -> int:
-        return checks.whole("hidden", self.hidden, 1)
+        return checks.check_int("hidden", self.hidden, 1)
 
     def _margins(self, fields: NDArray[np.int32]) -> NDArray[np.float64]:
         hidden = fields.shape[-1]

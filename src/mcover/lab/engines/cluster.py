@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from mcover.checks import whole
+from mcover.checks import check_int
 from mcover.errors import McoverError
 from mcover.lab.studies.rows import Row, Trial, config_of, origin
 from mcover.lab.studies.runner import (
@@ -112,7 +112,7 @@ class Cluster(ABC):
 
     def __init__(self, workers: int | None = None, address: str | None = None) -> None:
         require(self.package, f"engine {self.name}", self.name)
-        self._asked = None if workers is None else whole("workers", workers, 1)
+        self._asked = None if workers is None else check_int("workers", workers, 1)
         self._address = address
         self._keeper = ThreadPoolExecutor(1, self.name, initializer=block_interrupts)
         self._flying: dict[Flight, Future[Any]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mcover.checks import choice
+from mcover.checks import check_choice
 from mcover.errors import McoverError
 from mcover.lab.engines.cluster import Cluster
 from mcover.lab.engines.dask import Dask
@@ -41,7 +41,7 @@ def make_engine(
     Raises:
         McoverError: its package is not installed, or an argument does not fit it.
     """
-    choice("engine", name, get_args(EngineName))
+    check_choice("engine", name, get_args(EngineName))
     clusters: dict[str, type[Cluster]] = {"dask": Dask, "ray": Ray, "slurm": Slurm}
     if name in clusters:
         return clusters[name](workers, address)

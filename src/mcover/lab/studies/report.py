@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from mcover.checks import writable
+from mcover.checks import check_writable
 from mcover.files import write_atomic
 from mcover.lab.figures.studies import counted, panel_figure
 from mcover.lab.figures.style import inline_svg
@@ -37,7 +37,7 @@ def write_report(
     Each study is shown at the scale that is asked for, or at the largest one that is half done, or
     failing that at the one that is furthest.
     """
-    target = writable(path)
+    target = check_writable(path)
     have = by_key(rows)
     sections, missing = [], []
     for number, study in enumerate(STUDIES.values()):

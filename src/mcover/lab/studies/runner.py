@@ -21,7 +21,7 @@ from typing import Protocol
 
 from loky import ProcessPoolExecutor
 
-from mcover.checks import cpus, whole
+from mcover.checks import check_int, cpus
 from mcover.errors import McoverError
 from mcover.lab.studies.rows import Row, Trial, by_key, make_row
 from mcover.lab.studies.store import LEASE_SECONDS, Store
@@ -99,7 +99,7 @@ class Processes:
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self.workers = cpus() if workers is None else whole("workers", workers, 1)
+        self.workers = cpus() if workers is None else check_int("workers", workers, 1)
         self._threads = ThreadPoolExecutor(self.workers, initializer=block_interrupts)
         self._of_thread = threading.local()
         self._executors: list[ProcessPoolExecutor] = []

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mcover import statistics
-from mcover.checks import choice, whole
+from mcover.checks import check_choice, check_int
 from mcover.errors import McoverError
 from mcover.lab.studies.rows import Key, Kind, Plain, Row, Trial, config_of
 
@@ -184,9 +184,9 @@ class Study:
 
     def at(self, scale: Scale, trials: int | None = None, only: str = "") -> Cells:
         """The cells of a scale, with another number of trials or only those named so."""
-        cells = self.cells[choice("scale", scale, SCALES)]
+        cells = self.cells[check_choice("scale", scale, SCALES)]
         if trials is not None:
-            count = whole("trials", trials, 1)
+            count = check_int("trials", trials, 1)
             cells = tuple(replace(cell, trials=count) for cell in cells)
         cells = tuple(cell for cell in cells if only.lower() in cell.label.lower())
         if not cells:

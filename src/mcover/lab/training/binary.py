@@ -55,10 +55,10 @@ class BinaryTrial(_Trial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.choice("model", self.model, get_args(BinaryModel))
-        checks.counts(self, "hidden", most=options.MOST)
-        checks.numbers_of(self, "latents", above=0, most=1)
-        checks.choice("policy", self.policy, get_args(Policy))
+        checks.check_choice("model", self.model, get_args(BinaryModel))
+        checks.check_count_fields(self, "hidden", most=options.MOST)
+        checks.check_float_fields(self, "latents", above=0, most=1)
+        checks.check_choice("policy", self.policy, get_args(Policy))
         if self.training.stop_loss is not None or self.training.stop_error is not None:
             raise McoverError(
                 "binary networks are trained for all epochs; leave stop_loss and stop_error out."

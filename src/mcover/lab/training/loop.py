@@ -134,11 +134,11 @@ def fit(
         log: file for the history while it is made, one JSON object a line for each evaluation.
         tensorboard: whether TensorBoard events go to a folder beside it, of the same name.
     """
-    if checks.flag("tensorboard", tensorboard) and log is None:
+    if checks.check_bool("tensorboard", tensorboard) and log is None:
         raise McoverError("tensorboard is True and log is None; write log='out/run.jsonl' too.")
-    checks.instance("model", model, nn.Module, "a torch.nn.Module")
-    checks.instance("data", data, Dataset, "a data set, e.g. mcover.lab.data.load('digits')")
-    checks.instance("training", training, Training, "Training(epochs=40)")
+    checks.check_instance("model", model, nn.Module, "a torch.nn.Module")
+    checks.check_instance("data", data, Dataset, "a data set, e.g. mcover.lab.data.load('digits')")
+    checks.check_instance("training", training, Training, "Training(epochs=40)")
     options.check_optimizer(training, method)
     loop = _Loop(model, data, training, options.check_method(method), seed, progress, objective)
     loop.log = None if log is None else HistoryLog(log, tensorboard)

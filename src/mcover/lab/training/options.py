@@ -65,14 +65,14 @@ class Training:
     """Whether the learning rate falls to 0 over all epochs, along half a cosine."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "epochs", "batch", "evaluate_every", most=MOST)
-        checks.numbers_of(self, "lr", above=0)
-        checks.numbers_of(self, "momentum", "weight_decay", "weight_noise", least=0)
-        checks.numbers_of(self, "drop_connect", least=0, below=1)
-        checks.numbers_of(self, "stop_loss", "stop_error", least=0, optional=True)
-        checks.choice("judge", self.judge, get_args(Judge))
-        checks.choice("optimizer", self.optimizer, get_args(Optimizer))
-        checks.choice("lr_schedule", self.lr_schedule, get_args(Schedule))
+        checks.check_count_fields(self, "epochs", "batch", "evaluate_every", most=MOST)
+        checks.check_float_fields(self, "lr", above=0)
+        checks.check_float_fields(self, "momentum", "weight_decay", "weight_noise", least=0)
+        checks.check_float_fields(self, "drop_connect", least=0, below=1)
+        checks.check_float_fields(self, "stop_loss", "stop_error", least=0, optional=True)
+        checks.check_choice("judge", self.judge, get_args(Judge))
+        checks.check_choice("optimizer", self.optimizer, get_args(Optimizer))
+        checks.check_choice("lr_schedule", self.lr_schedule, get_args(Schedule))
         if self.optimizer == "adam" and not self.momentum < 1:
             raise McoverError(f"momentum is {self.momentum}; Adam takes one below 1, e.g. 0.9.")
 
@@ -97,8 +97,8 @@ class Sharpening:
     """Its relative growth an epoch."""
 
     def __post_init__(self) -> None:
-        checks.numbers_of(self, "beta", "gamma", above=0, most=SHARPEST)
-        checks.numbers_of(self, "beta_growth", "gamma_growth", least=0)
+        checks.check_float_fields(self, "beta", "gamma", above=0, most=SHARPEST)
+        checks.check_float_fields(self, "beta_growth", "gamma_growth", least=0)
 
     def at(self, epoch: float) -> tuple[float, float]:
         """β and γ in an epoch."""
@@ -141,9 +141,9 @@ class _OnCovers:
     """Whether covers start from one model plus noise, or each from a model of its own."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "covers", most=1000)
+        checks.check_count_fields(self, "covers", most=1000)
         object.__setattr__(self, "noise", Settings(1, _UNIFORM, noise=self.noise).noise)
-        checks.choice("start", self.start, get_args(Start))
+        checks.check_choice("start", self.start, get_args(Start))
         if self.start == "independent" and self.noise != 0:
             raise McoverError(
                 f"noise is {self.noise!r}, and covers start independent; write noise=0, or "
@@ -167,10 +167,10 @@ class Lifted(_OnCovers):
     def __post_init__(self) -> None:
         super().__post_init__()
         example = "mcover.Uniform() or mcover.GaussianRing(1.5, shift=2)"
-        checks.instance("topology", self.topology, Topology, example)
+        checks.check_instance("topology", self.topology, Topology, example)
         example = "mcover.Directed() or mcover.Messages()"
-        checks.instance("routing", self.routing, (Directed, Messages), example)
-        checks.flags_of(self, "redraw_each_epoch")
+        checks.check_instance("routing", self.routing, (Directed, Messages), example)
+        checks.check_bool_fields(self, "redraw_each_epoch")
         if self.redraw_each_epoch and self.routing.redraw_every is not None:
             raise McoverError(
                 "redraw_each_epoch and redraw_every exclude each other; leave one out."
@@ -188,7 +188,7 @@ class _Coupled(_OnCovers):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.coupling != "auto":
-            checks.numbers_of(self, "coupling", least=0, infinite=True)
+            checks.check_float_fields(self, "coupling", least=0, infinite=True)
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ class RSGD(_Coupled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.numbers_of(self, "growth", above=0)
-        checks.counts(self, "growth_epochs", optional=True, most=MOST)
+        checks.check_float_fields(self, "growth", above=0)
+        checks.check_count_fields(self, "growth_epochs", optional=True, most=MOST)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Elastic(_Coupled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.counts(self, "period")
+        checks.check_count_fields(self, "period")
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,8 @@ class Entropy:
     """Standard deviation of the walk's noise."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "inner_steps")
-        checks.numbers_of(self, "outer_lr", "scope", "scoping", "langevin", least=0)
+        checks.check_count_fields(self, "inner_steps")
+        checks.check_float_fields(self, "outer_lr", "scope", "scoping", "langevin", least=0)
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class SWA:
     """Share of the epochs after which averaging begins."""
 
     def __post_init__(self) -> None:
-        checks.numbers_of(self, "average_from", least=0, below=1)
+        checks.check_float_fields(self, "average_from", least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class EMA:
     """Share of itself that the average keeps in each gradient step."""
 
     def __post_init__(self) -> None:
-        checks.numbers_of(self, "decay", least=0, below=1)
+        checks.check_float_fields(self, "decay", least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -286,8 +286,8 @@ class Soup:
     """Share of the epochs before they part, and what does not divide by the branches."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "branches", most=1000)
-        checks.numbers_of(self, "trunk", least=0, below=1)
+        checks.check_count_fields(self, "branches", most=1000)
+        checks.check_float_fields(self, "trunk", least=0, below=1)
 
     def split(self, epochs: int) -> tuple[int, int]:
         """Epochs of the trunk and of each branch.
@@ -314,7 +314,7 @@ class SAM:
     """Distance uphill."""
 
     def __post_init__(self) -> None:
-        checks.numbers_of(self, "rho", least=0)
+        checks.check_float_fields(self, "rho", least=0)
 
 
 @dataclass(frozen=True)
@@ -332,8 +332,8 @@ class Flips:
     """How large the mean has to be for a weight to flip, τ."""
 
     def __post_init__(self) -> None:
-        checks.numbers_of(self, "adaptivity", above=0, most=1)
-        checks.numbers_of(self, "threshold", least=0)
+        checks.check_float_fields(self, "adaptivity", above=0, most=1)
+        checks.check_float_fields(self, "threshold", least=0)
 
 
 Method = Lifted | SGD | RSGD | Elastic | Entropy | SWA | EMA | Soup | SAM
@@ -354,7 +354,9 @@ def check_method(
 ) -> BinaryMethod:
     """A value of one of the methods."""
     names = ", ".join(f"{one.__name__}()" for one in allowed)
-    return checks.instance("method", method, allowed, f"one of {names} of mcover.lab.training")
+    return checks.check_instance(
+        "method", method, allowed, f"one of {names} of mcover.lab.training"
+    )
 
 
 def check_optimizer(training: Training, method: BinaryMethod) -> None:

@@ -86,13 +86,13 @@ class _Trial:
 
     def __post_init__(self) -> None:
         split_name(self.data)
-        checks.instance("training", self.training, Training, "Training(epochs=40)")
+        checks.check_instance("training", self.training, Training, "Training(epochs=40)")
         options.check_method(self.method, self.methods)
         options.check_optimizer(self.training, self.method)
-        checks.counts(self, "images", "validation", optional=True, most=options.MOST)
-        checks.numbers_of(self, "label_noise", least=0, below=1)
+        checks.check_count_fields(self, "images", "validation", optional=True, most=options.MOST)
+        checks.check_float_fields(self, "label_noise", least=0, below=1)
         if self.subset_seed is not None:
-            checks.whole("subset_seed", self.subset_seed, 0)
+            checks.check_int("subset_seed", self.subset_seed, 0)
 
     @property
     def covers(self) -> int:
@@ -228,9 +228,9 @@ class NetworkTrial(_Trial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.choice("model", self.model, get_args(Model))
-        checks.numbers_of(self, "dropout", least=0, below=1)
-        checks.counts(self, "pool")
+        checks.check_choice("model", self.model, get_args(Model))
+        checks.check_float_fields(self, "dropout", least=0, below=1)
+        checks.check_count_fields(self, "pool")
 
     def dataset(self) -> Dataset:
         return _loaded(self.data, pool=self.pool)
@@ -280,9 +280,9 @@ class DistilledTrial(NetworkTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.counts(self, "members", most=1000)
-        checks.numbers_of(self, "temperature", above=0)
-        checks.numbers_of(self, "weight", least=0, most=1)
+        checks.check_count_fields(self, "members", most=1000)
+        checks.check_float_fields(self, "temperature", above=0)
+        checks.check_float_fields(self, "weight", least=0, most=1)
         if isinstance(self.method, options.ON_COVERS):
             raise McoverError("members and student are plain networks; write method=SGD().")
 
@@ -336,8 +336,8 @@ class CommitteeTrial(_Trial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.counts(self, "hidden", most=options.MOST)
-        checks.instance("schedule", self.schedule, Sharpening, "Sharpening(beta=0.5)")
+        checks.check_count_fields(self, "hidden", most=options.MOST)
+        checks.check_instance("schedule", self.schedule, Sharpening, "Sharpening(beta=0.5)")
         if isinstance(getattr(self.method, "routing", None), Messages):
             raise McoverError("a committee machine routes weights; write routing=Directed(...).")
 
@@ -371,9 +371,9 @@ class RepeatedTrial:
     answer: Literal["best", "vote"] = "best"
 
     def __post_init__(self) -> None:
-        checks.instance("trial", self.trial, NetworkTrial, "a NetworkTrial()")
-        checks.counts(self, "times", most=options.MOST)
-        checks.choice("answer", self.answer, ("best", "vote"))
+        checks.check_instance("trial", self.trial, NetworkTrial, "a NetworkTrial()")
+        checks.check_count_fields(self, "times", most=options.MOST)
+        checks.check_choice("answer", self.answer, ("best", "vote"))
 
     def prepare(self) -> None:
         self.trial.prepare()

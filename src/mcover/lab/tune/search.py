@@ -71,7 +71,7 @@ class Tuning:
         self.space = search.space()
 
     def __enter__(self) -> Tuning:
-        checks.writable(self.path).parent.mkdir(parents=True, exist_ok=True)
+        checks.check_writable(self.path).parent.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self._lock_file)
         try:
             self._study = self._open()

@@ -65,8 +65,8 @@ class _Search:
     """What is not searched but stays as the trial has it, by name."""
 
     def __post_init__(self) -> None:
-        checks.counts(self, "seeds")
-        checks.numbers_of(self, "prune", least=0, most=1)
+        checks.check_count_fields(self, "seeds")
+        checks.check_float_fields(self, "prune", least=0, most=1)
         if foreign := sorted(set(self.fix) - set(self._room())):
             names = ", ".join(self._room())
             raise McoverError(
@@ -171,8 +171,8 @@ class PerceptronSearch(_Search):
     """Solved fraction, or cost until a solution is found with 99 % certainty (TTS99)."""
 
     def __post_init__(self) -> None:
-        checks.choice("score", self.score, get_args(PerceptronScore))
-        checks.instance("trial", self.trial, PerceptronTrial, "a PerceptronTrial(1000, 1.58)")
+        checks.check_choice("score", self.score, get_args(PerceptronScore))
+        checks.check_instance("trial", self.trial, PerceptronTrial, "a PerceptronTrial(1000, 1.58)")
         if not isinstance(self.trial.method, MCover):
             raise McoverError(
                 f"method is {self.trial.method.kind}, which has no routes to search; write mcover."
@@ -281,7 +281,7 @@ class NetworkSearch(_Search):
     """What is trained; the search begins with it, and it is what the winner is tested against."""
 
     def __post_init__(self) -> None:
-        checks.instance("trial", self.trial, NetworkTrial, "a NetworkTrial()")
+        checks.check_instance("trial", self.trial, NetworkTrial, "a NetworkTrial()")
         if not isinstance(self.trial.method, Lifted):
             raise McoverError(
                 f"method is {self.trial.method.kind}, which has no routes to search; write lifted."

@@ -48,7 +48,7 @@ def fold(model: nn.Module) -> Folded:
     Raises:
         McoverError: something in the model is not of this kind; it is named.
     """
-    checks.instance("model", model, nn.Module, "a binarized nn.Sequential")
+    checks.check_instance("model", model, nn.Module, "a binarized nn.Sequential")
     if isinstance(model, Covered):
         raise McoverError("the model is covered; write fold(collapse(covered, ...)).")
     found = [(name, layer) for name, layer in _flat("", model) if not isinstance(layer, _PASS)]

@@ -63,9 +63,9 @@ def collapse(
         score: a function of outputs and targets, lower is better, a mean over a batch; by default
             the share of errors, of classes by number or, for a single output, of signs.
     """
-    checks.instance("covered", covered, Covered, "mcover.lift(binary.binarize(model), ...)")
+    checks.check_instance("covered", covered, Covered, "mcover.lift(binary.binarize(model), ...)")
     latents(covered)
-    checks.choice("policy", policy, ("latents", "signs", "best"))
+    checks.check_choice("policy", policy, ("latents", "signs", "best"))
     if (held_out is None) == (policy == "best"):
         raise McoverError(
             "policy='best' needs held_out, batches of inputs and targets."

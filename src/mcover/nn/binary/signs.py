@@ -69,7 +69,7 @@ def _through(latent: Tensor, threshold: Tensor | None, estimator: Estimator) -> 
 def _estimator(given: Any) -> Any:
     if not callable(given):
         try:
-            checks.choice("estimator", given, tuple(SLOPES))
+            checks.check_choice("estimator", given, tuple(SLOPES))
         except McoverError as error:
             remedy = "or a function of a tensor that gives the slope at each of its elements"
             raise McoverError(f"{str(error).rstrip('.')}, {remedy}.") from None
@@ -126,9 +126,9 @@ class SignWeight(nn.Module):
     ) -> None:
         super().__init__()
         self.estimator = _estimator(estimator)
-        self.ternary = checks.flag("ternary", ternary)
+        self.ternary = checks.check_bool("ternary", ternary)
         if scale is not None:
-            checks.choice("scale", scale, ("channel",))
+            checks.check_choice("scale", scale, ("channel",))
         self.scale, self.axes, self.axis = scale, axes, axis
 
     def forward(self, latent: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ def binarize(
     Raises:
         McoverError: nothing is left to binarize, or it is binarized or covered already.
     """
-    checks.instance("model", model, nn.Module, "a torch.nn.Module")
+    checks.check_instance("model", model, nn.Module, "a torch.nn.Module")
     check_model(model)
     if any(isinstance(module, Covered) for module in model.modules()):
         raise McoverError("the model is covered; write lift(binarize(model), ...).")
@@ -271,7 +271,7 @@ def _output_axis(name: str, owner: nn.Module) -> int:
 
 def weights_of(model: nn.Module) -> Iterator[tuple[str, SignWeight, Tensor]]:
     """Name, parametrization and latents of each binary weight of a model, or of its covers."""
-    checks.instance("model", model, nn.Module, "a binarized model, or its covers")
+    checks.check_instance("model", model, nn.Module, "a binarized model, or its covers")
     seen: set[int] = set()
     for name, module in model.named_modules():
         if isinstance(module, parametrize.ParametrizationList):
@@ -309,7 +309,7 @@ def clip_latents(model: nn.Module, bound: float = 1.0) -> None:
         model: binarized, also covered.
         bound: the largest size of a latent.
     """
-    bound = checks.real("bound", bound, above=0)
+    bound = checks.check_float("bound", bound, above=0)
     for latent in latents(model).values():
         latent.clamp_(-bound, bound)
 
