@@ -8,11 +8,11 @@ python examples/any_module.py --select head          # cover the head only, shar
 import argparse
 
 import torch
+from reproduction.data import load
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import mcover
-from mcover.lab.data import load
 
 
 class Net(nn.Module):

@@ -7,11 +7,11 @@ python examples/committee.py --data fashion-mnist:dress,coat     # fetched on fi
 import argparse
 
 import torch
+from reproduction.committee import CommitteeMachine
+from reproduction.data import load, subset
+from reproduction.training import RSGD, SGD, Lifted, Training, fit
 
 import mcover
-from mcover.lab.committee import CommitteeMachine
-from mcover.lab.data import load, subset
-from mcover.lab.training import RSGD, SGD, Lifted, Training, fit
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import onnxruntime
 import torch
 import torch.nn.functional as F  # noqa: N812
+from reproduction.data import load
 
 import mcover
-from mcover.lab.data import load
 
 
 def main():

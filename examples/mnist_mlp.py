@@ -8,11 +8,11 @@ python examples/mnist_mlp.py --data digits --covers 1        # the plain network
 import argparse
 
 import torch
+from reproduction.data import load
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import mcover
-from mcover.lab.data import load
 
 
 def main() -> None:

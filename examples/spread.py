@@ -8,13 +8,13 @@ import argparse
 
 import torch
 import torch.distributed as dist
+from reproduction.data import load
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
 import mcover
 from mcover import distributed
-from mcover.lab.data import load
 
 
 def main() -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from reproduction.rows import KINDS, Kind, Metric
+from reproduction.study import Cell
+
 from mcover import McoverError
-from mcover.lab.studies.rows import KINDS, Kind, Metric
-from mcover.lab.studies.study import Cell
 
 KIND = Kind((Metric("value", "value"), Metric("solved", "solved", "fraction")), "value")
 

@@ -3,10 +3,11 @@
 import sys
 from pathlib import Path
 
+from reproduction.engines import make_engine
+from reproduction.studies import Plan, Store, run
+from reproduction.study import Choosing
+
 import probe_kind
-from mcover.lab.engines import make_engine
-from mcover.lab.studies import Plan, Store, run
-from mcover.lab.studies.study import Choosing
 
 
 def main(path: str, trials: str, workers: str, sleep: str, name: str = "local", *at: str) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reproduction.committee import CommitteeMachine
 
 import mcover
 from mcover import annealing, nn, optim, permutations, routing, statistics
-from mcover.lab import data, models
-from mcover.lab import training as lab_training
-from mcover.lab.committee import CommitteeMachine
+from reproduction import data, models
+from reproduction import training as lab_training
 
 POOL: dict[str, Any] = {
     "none": None,

@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from reproduction.committee import CommitteeMachine
+from reproduction.models import Mlp
+from reproduction.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Soup, Training
+from reproduction.training.draws import Batches
+from reproduction.training.loop import fit
 from torch import nn
 from torch.nn import functional
 
 import mcover
 from mcover.errors import McoverError
-from mcover.lab import data
-from mcover.lab.committee import CommitteeMachine
-from mcover.lab.models import Mlp
-from mcover.lab.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Soup, Training
-from mcover.lab.training.draws import Batches
-from mcover.lab.training.loop import fit
+from reproduction import data
 
 TINY = Mlp((64, 12, 10))
 METHODS = (
@@ -155,8 +155,8 @@ def test_an_interrupt_does_not_leave_sam_uphill(digits, monkeypatch):
             raise KeyboardInterrupt
         return original(self, images, labels, each)
 
-    original = mcover.lab.training.objectives.Objective.gradient
-    monkeypatch.setattr(mcover.lab.training.objectives.Objective, "gradient", interrupted)
+    original = reproduction.training.objectives.Objective.gradient
+    monkeypatch.setattr(reproduction.training.objectives.Objective, "gradient", interrupted)
     fit(model, digits, Training(epochs=2), SAM(rho=1.0))
     assert torch.equal(weights(model), start)
 
@@ -232,7 +232,7 @@ def numbered(count):
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("each", [None, 3])
 def test_a_pass_has_every_image_once_for_every_cover(each, whole, monkeypatch):
-    monkeypatch.setattr("mcover.lab.training.draws._WHOLE_BYTES", 1 << 25 if whole else 0)
+    monkeypatch.setattr("reproduction.training.draws._WHOLE_BYTES", 1 << 25 if whole else 0)
     batches = Batches(*numbered(10), 4, np.random.SeedSequence(1), each)
     seen = []
     for _ in range(2):
@@ -360,7 +360,7 @@ def test_averages_of_a_committee_are_as_sharp_as_the_machine(method, pair):
     model = CommitteeMachine(64, 5, seed=0)
     seen = []
     settings = Training(20, 50, 1.0, 0.0, stop_loss=0.0)
-    loop = mcover.lab.training.loop._Loop(model, pair, settings, method, 0, None)
+    loop = reproduction.training.loop._Loop(model, pair, settings, method, 0, None)
     judge = loop.objective.judge
 
     def judged(source, images, *given):

@@ -20,7 +20,7 @@ from mcover import (
 from mcover.annealing import AnnealOptions, chain, kernels, searches
 from mcover.annealing.annealer import cover_overlap
 from mcover.errors import McoverError, McoverWarning
-from mcover.lab.figures.runs import annealing_figure
+from mcover.figures import annealing_figure
 from mcover.plain import from_plain, to_plain
 from test_kernels import SHAPES, make, problem
 

@@ -19,18 +19,18 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from reproduction.engines import make_engine
+from reproduction.engines.cluster import run_prepared
+from reproduction.rows import Row
+from reproduction.runner import ATTEMPTS, EngineError
+from reproduction.studies import Plan, Processes, Store, find_study, run
+from reproduction.study import Cell, Choosing
 
 import mcover
 import probe_kind
 from interrupting import interruptible
 from mcover import McoverError
 from mcover.cli import main
-from mcover.lab.engines import make_engine
-from mcover.lab.engines.cluster import run_prepared
-from mcover.lab.studies import Plan, Processes, Store, find_study, run
-from mcover.lab.studies.rows import Row
-from mcover.lab.studies.runner import ATTEMPTS, EngineError
-from mcover.lab.studies.study import Cell, Choosing
 
 TESTS, SOURCE = Path(probe_kind.__file__).parent, Path(mcover.__file__).parents[1]
 ENGINES = ("dask", "ray", "slurm")
@@ -449,7 +449,7 @@ def test_a_package_that_is_missing_is_named_before_any_work(name, package, monke
 
 @pytest.mark.parametrize(("name", "scheme"), [("dask", "tcp://"), ("ray", "")])
 def test_a_cluster_that_is_not_there_is_named(name, scheme, monkeypatch):
-    monkeypatch.setattr("mcover.lab.engines.dask._CONNECT_SECONDS", 2)
+    monkeypatch.setattr("reproduction.engines.dask._CONNECT_SECONDS", 2)
     engine = make_engine(name, 2, f"{scheme}127.0.0.1:{_free_port()}")
     with Store("s.sqlite") as store, pytest.raises(EngineError, match="cannot be reached"):
         run(plan(probe_kind.cell()), store, engine)

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from reproduction.perceptron import PerceptronTrial
+from reproduction.style import save
+from reproduction.tune import read
+
 from mcover import anneal, checks, statistics, teacher_student
 from mcover.annealing import AnnealOptions, AnnealResult, Problem, Ties, load_problem
 from mcover.cli.tables import figures_table
 from mcover.errors import McoverError
-from mcover.lab.figures.runs import annealing_figure
-from mcover.lab.figures.style import save
-from mcover.lab.perceptron import PerceptronTrial
-from mcover.lab.tune import read
+from mcover.figures import annealing_figure
 from mcover.progress import console
 from mcover.statistics import Estimate
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from reproduction.perceptron import Outcome, PerceptronTrial, join, run_paired, summarize
+from reproduction.style import save
+from reproduction.training import NetworkTrial, Training
 from rich.table import Table
 
 import mcover
@@ -17,10 +20,7 @@ from mcover import GaussianRing
 from mcover.annealing import Method
 from mcover.cli.topology import ShowTopology
 from mcover.cli.train import Train
-from mcover.lab.figures.runs import annealing_figure
-from mcover.lab.figures.style import save
-from mcover.lab.perceptron import Outcome, PerceptronTrial, join, run_paired, summarize
-from mcover.lab.training import NetworkTrial, Training
+from mcover.figures import annealing_figure
 from mcover.progress import console, live_line
 from mcover.statistics import Estimate
 

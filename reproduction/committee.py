@@ -1,0 +1,170 @@
+"""The committee machine: K hidden signs and the majority of them, and its smooth stand-in.
+
+With fields F_k = J_k·x, output o = K^-½ Σ_k tanh(β F_k/√N) and z = y·o, the loss of a pattern is
+
+    f_γ(z) = log(1 + exp(−2γz)) / (2γ)
+
+which tends to max(0, −z) as γ grows. Both are written so that values and derivatives stay finite
+and right in single precision however large β and γ are.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mcover import checks
+from mcover.errors import McoverError
+from mcover.seeds import Seed, seed_sequence
+from reproduction.training.options import FAST, SLOW, Sharpening
+
+__all__ = ["FAST", "SLOW", "CommitteeMachine", "Sharpening", "collapse", "machine_of", "surrogate"]
+
+
+class CommitteeMachine(nn.Module):
+    """Classifies by sign Σ_k sign F_k with fields F_k = J_k·x; learns through a smooth stand-in.
+
+    Calling it gives the soft output; :meth:`classify` gives the hard one, ±1, which depends
+    neither on β nor on the norms of the rows. Fields of exactly zero and tied votes count as +1;
+    an odd K has no ties.
+
+    β and γ are plain attributes that all covers of a lift share and a collapse keeps. They are not
+    part of ``state_dict``; the schedule sets them, see :meth:`sharpen`.
+
+    Args:
+        inputs: N.
+        hidden: K.
+        schedule: how β and γ grow.
+        seed: draws the weights, Gaussian, then scaled to ‖J_k‖ = √N.
+
+    >>> machine = CommitteeMachine(4, hidden=3, seed=0)
+    >>> machine(torch.ones(2, 4)).shape, machine.classify(torch.ones(2, 4)).tolist()
+    (torch.Size([2]), [1.0, 1.0])
+    """
+
+    def __init__(
+        self, inputs: int, hidden: int = 9, *, schedule: Sharpening = SLOW, seed: Seed = 0
+    ) -> None:
+        super().__init__()
+        inputs, hidden = (
+            checks.check_int("inputs", inputs, 1),
+            checks.check_int("hidden", hidden, 1),
+        )
+        what = f"a committee machine of {hidden} units with {inputs} inputs"
+        checks.check_memory(24 * inputs * hidden, what, "take fewer of them")
+        example = "Sharpening(beta=0.5, beta_growth=1e-3)"
+        self.schedule = checks.check_instance("schedule", schedule, Sharpening, example)
+        self.beta, self.gamma = self.schedule.at(0)
+        rng = np.random.default_rng(seed_sequence(seed))
+        drawn = torch.from_numpy(rng.standard_normal((hidden, inputs)))
+        self.J = nn.Parameter(unit_rows(drawn).to(torch.get_default_dtype()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The soft output o = K^-½ Σ_k tanh(β F_k/√N), (B, ...) with N numbers each to (B,)."""
+        hidden, inputs = self.J.shape[-2:]
+        soft = SoftSign.apply(self.fields(x) * (self.beta / math.sqrt(inputs)))  # type: ignore[no-untyped-call]
+        return cast(Tensor, soft.sum(-1) / math.sqrt(hidden))
+
+    def fields(self, x: Tensor) -> Tensor:
+        """F_k, shape (B, ...) to (B, K)."""
+        return x.flatten(1) @ self.J.mT
+
+    def classify(self, x: Tensor) -> Tensor:
+        """The hard output, ±1, shape (B, ...) to (B,)."""
+        return majority(self.fields(x))
+
+    def predict(self, x: Tensor) -> Tensor:
+        """The hard output as labels, 0 for −1 and 1 for +1."""
+        return (self.classify(x) > 0).long()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean f_γ of soft outputs against ±1 targets: the criterion of this machine.
+
+        For covers write ``mcover.cover_loss(machine_of(covered).loss, covered(x), y)``.
+        """
+        return surrogate(output, target, self.gamma)
+
+    def sharpen(self, epoch: float) -> None:
+        """Sets β and γ as the schedule has them in an epoch."""
+        self.beta, self.gamma = self.schedule.at(epoch)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Scales the rows, of every cover, back to ‖J_k‖ = √N."""
+        self.J.copy_(unit_rows(self.J))
+
+    def extra_repr(self) -> str:
+        hidden, inputs = self.J.shape[-2:]
+        return f"inputs={inputs}, hidden={hidden}, schedule={self.schedule}"
+
+
+def majority(fields: Tensor) -> Tensor:
+    """sign Σ_k sign F_k, where zero counts as +1, shape (..., K) to (...)."""
+    return torch.where(2 * (fields >= 0).sum(-1) >= fields.shape[-1], 1.0, -1.0).to(fields.dtype)
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Rows scaled to norm √N, shape (..., N); a row of zeros stays one."""
+    norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return rows * (math.sqrt(rows.shape[-1]) / norm.clamp_min(torch.finfo(rows.dtype).tiny))
+
+
+def machine_of(model: nn.Module) -> CommitteeMachine:
+    """The machine itself, or the one that covers were made of: it holds the common β and γ."""
+    machine = getattr(model, "net", model)
+    if not isinstance(machine, CommitteeMachine):
+        raise McoverError(
+            f"a committee machine, or covers of one, was expected; got {type(machine).__name__}."
+        )
+    return machine
+
+
+def collapse(model: nn.Module) -> CommitteeMachine:
+    """The mean of the covers, its rows scaled to √N; a new machine."""
+    machine = machine_of(model)
+    one = copy.deepcopy(machine) if model is machine else machine_of(cast(Any, model).collapse())
+    one.settle()
+    return one.eval()
+
+
+def surrogate(output: Tensor, target: Tensor, gamma: float) -> Tensor:
+    """Mean of f_γ(y·o) over the batch; targets are ±1.
+
+    >>> surrogate(torch.tensor([3.0, -3.0]), torch.tensor([1.0, 1.0]), gamma=1e8)
+    tensor(1.5000)
+    """
+    return surrogates(output * target, gamma).mean()
+
+
+def surrogates(z: Tensor, gamma: float) -> Tensor:
+    """f_γ of each z."""
+    # Above the threshold log(1 + eˣ) is x to the last bit of a double.
+    return functional.softplus(z * (-2 * gamma), threshold=40.0) / (2 * gamma)
+
+
+class SoftSign(torch.autograd.Function):
+    """tanh, with a derivative that is right where tanh itself has rounded to ±1.
+
+    Torch has 1 − tanh², which loses all digits there, and β multiplies what is left. Here it is
+    1/cosh² = 4e/(1 + e)² with e = exp(−2|a|).
+    """
+
+    @staticmethod
+    def forward(a: Tensor) -> Tensor:
+        return torch.tanh(a)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        e = torch.exp(-2 * a.abs())
+        return grads[0] * (4 * e / (1 + e) ** 2)

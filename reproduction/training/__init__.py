@@ -1,0 +1,62 @@
+"""One training entry for every model and method: options, trials and the loop.
+
+torch is loaded with the first use of ``fit``, so that options can be read without it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from reproduction.training.binary import BinaryTrial
+from reproduction.training.options import (
+    EMA,
+    RSGD,
+    SAM,
+    SGD,
+    SWA,
+    Elastic,
+    Entropy,
+    Flips,
+    Lifted,
+    Method,
+    Soup,
+    Training,
+)
+from reproduction.training.trials import (
+    CommitteeTrial,
+    CoverTrial,
+    DistilledTrial,
+    NetworkTrial,
+    RepeatedTrial,
+)
+
+if TYPE_CHECKING:
+    from reproduction.training.loop import fit
+
+__all__ = [
+    "EMA",
+    "RSGD",
+    "SAM",
+    "SGD",
+    "SWA",
+    "BinaryTrial",
+    "CommitteeTrial",
+    "CoverTrial",
+    "DistilledTrial",
+    "Elastic",
+    "Entropy",
+    "Flips",
+    "Lifted",
+    "Method",
+    "NetworkTrial",
+    "RepeatedTrial",
+    "Soup",
+    "Training",
+    "fit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "fit":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from reproduction.training.loop import fit
+
+    return fit
