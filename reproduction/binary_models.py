@@ -31,7 +31,9 @@ class BinaryMlp:
     """Latent weights are drawn uniformly from ± this."""
 
     def __post_init__(self) -> None:
-        check_sizes("sizes", self.sizes, 2, "inputs, hidden layers and classes, e.g. (784, 256, 10)")
+        check_sizes(
+            "sizes", self.sizes, 2, "inputs, hidden layers and classes, e.g. (784, 256, 10)"
+        )
         check_numbers(self, "latents", above=0, most=1)
 
     def build(self, seed: Seed) -> nn.Sequential:

@@ -37,7 +37,9 @@ class Mlp:
     """Share of hidden units that are dropped in training."""
 
     def __post_init__(self) -> None:
-        check_sizes("sizes", self.sizes, 2, "inputs, hidden layers and classes, e.g. (784, 512, 10)")
+        check_sizes(
+            "sizes", self.sizes, 2, "inputs, hidden layers and classes, e.g. (784, 512, 10)"
+        )
         check_numbers(self, "dropout", least=0, below=1)
 
     def build(self, seed: Seed) -> nn.Sequential:
