@@ -68,9 +68,14 @@ class PerceptronTrial(Instance):
     def run(self, seed: int) -> Outcome:
         """Anneals the instance of a seed."""
         problem = self.problem(seed)
-        given = vars(self.options)
-        how = {"num_reads": self.reads, "record": 2, "workers": 1}
-        result = anneal(problem, seed=[seed, 1], **how, **given)
+        result = anneal(
+            problem,
+            num_reads=self.reads,
+            seed=[seed, 1],
+            workers=1,
+            record=2,
+            **vars(self.options),
+        )
         if result.interrupted:
             raise KeyboardInterrupt  # an unfinished annealing has no outcome
         best = int(np.argmin(result.collapsed_energy))

@@ -129,7 +129,7 @@ def _flat(tensor: Tensor) -> NDArray[np.floating]:
     return cast(NDArray[np.floating], tensor.flatten(-2).numpy())
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def gather(stack: Any, routes: Any, chosen: Any, out: Any) -> None:
     """out[α, j, q] = stack[routes[α, s, q], q] with s = chosen[j].
 
@@ -142,7 +142,7 @@ def gather(stack: Any, routes: Any, chosen: Any, out: Any) -> None:
                 row[q] = stack[read[q], q]
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def scatter(errors: Any, back: Any, chosen: Any, out: Any) -> None:
     """out[β, q] = Σ_j errors[back[β, s, q], j, q] with s = chosen[j]: the gradient of copy β.
 
@@ -157,7 +157,7 @@ def scatter(errors: Any, back: Any, chosen: Any, out: Any) -> None:
                 row[q] += errors[reader[q], j, q]
 
 
-@numba.njit(cache=True, error_model="numpy", fastmath=_SAFE)
+@numba.njit(cache=True, error_model="numpy", fastmath=_SAFE)  # type: ignore[untyped-decorator]
 def surrogate_errors(
     fields: Any, target: Any, beta: float, gamma: float, inputs: int, passes: int, loss: Any,
     votes: Any,
@@ -201,7 +201,7 @@ def surrogate_errors(
         loss[alpha] = total / (2 * gamma * passes * batch)
 
 
-@numba.njit(cache=True, fastmath=_SAFE)
+@numba.njit(cache=True, fastmath=_SAFE)  # type: ignore[untyped-decorator]
 def scale_rows(rows: Any) -> None:
     """Scales rows to norm √N in place; a row of zeros is kept. Shape: (rows, N)."""
     for k in range(len(rows)):

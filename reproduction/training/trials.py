@@ -286,8 +286,8 @@ class DistilledTrial(NetworkTrial):
         student = model or self.build(data, seed)
         models = [teacher.model for teacher in teachers]
         objective = DistillingObjective(student, models, self.temperature, self.weight)
-        how = {"seed": [seed, 2], "objective": objective}
-        history = fit(student, data, self.training, self.method, **how)
+        how = self.training, self.method
+        history = fit(student, data, *how, seed=[seed, 2], objective=objective)
         spent = sum(int(teacher.gradients[-1]) for teacher in teachers)
         return replace(history, gradients=history.gradients + spent)
 

@@ -305,7 +305,7 @@ def test_trials_survive_json(method):
         (lambda: Training(lr_schedule="linear"), "lr_schedule is 'linear'"),
         (lambda: Training(optimizer="adam", momentum=1.0), "momentum is 1.0"),
         (lambda: BinaryMlp((64,)), "sizes is"),
-        (lambda: BinaryConv((8, 8), ()), "channels are"),
+        (lambda: BinaryConv((8, 8), ()), "channels is"),
     ],
 )
 def test_bad_options_are_refused(make, message):
