@@ -36,7 +36,7 @@ class BinaryTrial(ModelTrial):
     """
 
     kind: ClassVar[str] = "binary-network"
-    # 1: today's code gives the committed rows.
+    # 1: the committed rows of every method are reproduced bit for bit.
     revision: ClassVar[int] = 1
     methods: ClassVar[object] = BinaryMethod
 

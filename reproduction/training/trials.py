@@ -194,7 +194,7 @@ class NetworkTrial(ModelTrial):
     """A network on images."""
 
     kind: ClassVar[str] = "network"
-    # 2: routes of lifts are drawn by a later engine than those of the rows of revision 1.
+    # 2: lifts and replicas compute in another order than for the rows of revision 1.
     revision: ClassVar[int] = 2
 
     method: Method = _DIRECTED
@@ -253,8 +253,8 @@ class DistilledTrial(NetworkTrial):
     """
 
     kind: ClassVar[str] = "distilled"
-    # 1: the loss has not changed since the committed rows.
-    revision: ClassVar[int] = 1
+    # 2: like NetworkTrial.
+    revision: ClassVar[int] = 2
 
     method: Method = options.PLAIN
     """How weights of members and student are updated."""
@@ -297,7 +297,7 @@ class CommitteeTrial(ModelTrial):
     """A committee machine on images of two classes, each image binarized by its median."""
 
     kind: ClassVar[str] = "committee"
-    # 2: routes of lifts are drawn by a later engine than those of the rows of revision 1.
+    # 2: the routes of lifts differ from those of the rows of revision 1.
     revision: ClassVar[int] = 2
 
     data: str = "digits:3,8"
