@@ -1,4 +1,4 @@
-"""How the site is built: ``make docs``, warnings are errors."""
+"""Configuration of the documentation site, which ``make docs`` builds with warnings as errors."""
 
 import sys
 from pathlib import Path
@@ -23,15 +23,15 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 
-# Markdown, and one notebook that is run when the site is built.
+# Markdown, and one notebook, which the build executes.
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 900
-nb_output_stderr = "remove"  # live lines that appear where a machine is slow
+nb_output_stderr = "remove"  # progress bars
 
-# The reference: what docstrings say, in the order of the source.
+# The API reference: docstrings, in the order of the source.
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -44,16 +44,16 @@ add_module_names = False
 
 nitpicky = True
 nitpick_ignore_regex = [
-    # Names of other projects: their inventories would have to be downloaded by every build.
-    (r"py:.*", r"(torch|np|numpy|nn|collections|pathlib|sklearn|lightning|transformers|peft)\..*"),
+    # Names of other projects: every build would have to download their inventories.
+    (r"py:.*", r"(torch|np|numpy|nn|collections|pathlib|sklearn|lightning|transformers|peft|optuna)\..*"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|ParamsT|Path|SeedSequence|Generator|Optimizer)"),
 ]
 
-# Nothing is fetched by a page: the theme's files are beside it, formulas are MathML.
+# Pages make no requests: the theme's files are part of the site, and formulas are MathML.
 html_theme = "furo"
 html_title = "mcover"
 html_static_path = ["_static"]
-html_css_files = ["house.css"]
+html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_copyright = False

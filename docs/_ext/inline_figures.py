@@ -1,4 +1,4 @@
-"""SVG figures become part of their page, so that its style sheet gives them colours and fonts."""
+"""Inlines SVG figures into their page, so that its style sheet sets their colours and fonts."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 
 
 class InlineFigures(SphinxPostTransform):
-    """Replaces each image ``figures/*.svg`` by the file's text; its description stays with it."""
+    """Replaces each image ``figures/*.svg`` with the text of the file, which has its description."""
 
     default_priority = 5  # before images are collected for copying
     formats = ("html",)

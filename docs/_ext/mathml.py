@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers lay out themselves: no script, no font, no request."""
+"""Renders formulas as MathML, which browsers lay out without scripts, fonts or requests."""
 
 from html import escape
 from typing import Any
@@ -21,9 +21,9 @@ def _block(writer: Any, node: nodes.Element) -> None:
 
 
 def _convert(node: nodes.Element, display: str) -> str:
-    # A double-struck or script letter is a character of its own in MathML Core: write ℙ, ℒ.
+    # MathML Core has no mathvariant: write double-struck and script letters as ℙ, ℒ.
     made = convert(node.astext(), display=display)
-    return made.replace("<mo>&#x02202;</mo>", "<mi>&#x02202;</mi>")  # ∂a is a set: no space
+    return made.replace("<mo>&#x02202;</mo>", "<mi>&#x02202;</mi>")  # ∂a is a set, so no operator spacing
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""Fails the build if a page would fetch anything from elsewhere: scripts, styles, fonts, images."""
+"""Fails the build if a page would fetch a script, style sheet, font or image from another site."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ _REMOTE = r"(?:https?:)?//[^\s\"')>]+"
 _FETCHES = re.compile(
     rf"<(?:script|img|iframe|source|video|audio|object|embed|image|use)\b[^>]*?"
     rf"\b(?:src|srcset|data|href)=[\"']?{_REMOTE}"
-    # A link to read is a click of the reader's; a link that the page needs is a request.
+    # <a href> is fetched only when a reader clicks; these <link> elements are fetched at once.
     rf"|<link\b(?=[^>]*\brel=[\"']?(?:stylesheet|preload|preconnect|prefetch|icon))"
     rf"[^>]*\bhref=[\"']?{_REMOTE}"
     rf"|@import\s+(?:url\()?[\"']?{_REMOTE}"
@@ -20,7 +20,7 @@ _FETCHES = re.compile(
 
 
 def requests(folder: Path) -> list[str]:
-    """What the pages and style sheets of a built site would fetch from elsewhere."""
+    """Requests to other sites in the pages and style sheets of a built site."""
     files = sorted([*folder.rglob("*.html"), *folder.rglob("*.css")])
     return [
         f"{file.relative_to(folder)}: {found[0][:120]}"
@@ -31,7 +31,7 @@ def requests(folder: Path) -> list[str]:
 
 def _check(app: Sphinx, exception: Exception | None) -> None:
     if exception is None and (found := requests(Path(app.outdir))):
-        raise SphinxError("pages must not fetch anything from elsewhere:\n" + "\n".join(found))
+        raise SphinxError("pages must not fetch anything from other sites, found:\n" + "\n".join(found))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""The reference: fields of dataclasses with what the source says of each, and types by name."""
+"""Extends autodoc: documents dataclass fields from the source, and shortens type names."""
 
 import ast
 import dataclasses
@@ -19,8 +19,8 @@ class _Field(NamedTuple):
     text: str
 
 
-def described(cls: type) -> list[_Field]:
-    """Fields of a class and its bases that are described in the source, in order."""
+def described_fields(cls: type) -> list[_Field]:
+    """Fields of a class and its bases that have a comment or docstring in the source, in order."""
     found: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
         if owner.__module__.partition(".")[0] != "mcover":
@@ -46,7 +46,7 @@ def _append(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
     if what != "class" or not (dataclasses.is_dataclass(obj) or is_tuple):
         return
     word = "param" if issubclass(obj, Tagged) else "ivar"
-    fields = [one for one in described(obj) if not one.name.startswith("_")]
+    fields = [one for one in described_fields(obj) if not one.name.startswith("_")]
     if fields:
         lines.extend(["", *(f":{word} {one.name}: {one.text}" for one in fields), ""])
 
@@ -55,17 +55,17 @@ _ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
 _NDARRAY = re.compile(r"~?numpy\.ndarray\[tuple\[[^\]]*\], ~?numpy\.dtype\[([^\[\]]+)\]\]")
 
 
-def _plain(
+def _shorten_types(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
 ) -> tuple[str | None, str | None]:
-    """Types by their own names, not by what they stand for; no default that is not Python."""
+    """Writes type aliases by name instead of expanded, and hides defaults that are not Python."""
     texts = [text and text.replace(_ARRAY_LIKE, "ArrayLike") for text in (signature, returns)]
     texts = [text and _NDARRAY.sub(r"NDArray[\1]", text) for text in texts]
-    # A default that is made anew for each value has no text of its own.
+    # A default_factory has no text that could be shown.
     return texts[0] and texts[0].replace("<factory>", "..."), texts[1]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _append)
-    app.connect("autodoc-process-signature", _plain)
+    app.connect("autodoc-process-signature", _shorten_types)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
