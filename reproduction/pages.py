@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -62,7 +63,8 @@ def render_pages() -> dict[Path, str]:
 
 
 def _with_footnote(text: str) -> str:
-    return f"{text}\n{FOOTNOTE}\n" if OUTDATED in text else text
+    # A mark follows a count; the prose may name the sign without using it.
+    return f"{text}\n{FOOTNOTE}\n" if re.search(rf"\d{OUTDATED}", text) else text
 
 
 def _table(name: str, title: str, without: tuple[str, ...] = (), exact: bool = False) -> str:
