@@ -9,6 +9,7 @@ Writes ``amp.csv`` (one row per load), ``amp.md`` (the table) and ``amp.png`` to
 import argparse
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -43,7 +44,7 @@ def main() -> None:
     draw(rows)
 
 
-def write(rows: list) -> None:
+def write(rows: list[Any]) -> None:
     header = (
         "alpha n solved solved_low solved_high error error_low error_high theory_clipped "
         "theory_bayes version"
@@ -52,7 +53,7 @@ def write(rows: list) -> None:
         table = csv.writer(file)
         table.writerow(header.split())
         for alpha, solved, error, theory in rows:
-            values = (solved.n, solved.value, solved.low, solved.high)
+            values: tuple[Any, ...] = (solved.n, solved.value, solved.low, solved.high)
             values += (error.value, error.low, error.high)
             values += (theory.clipped_error, theory.bayes_error, mcover.__version__)
             table.writerow((alpha, *values))
@@ -75,7 +76,7 @@ def write(rows: list) -> None:
     (RESULTS / "amp.md").write_text("\n".join(lines) + "\n")
 
 
-def draw(rows: list) -> None:
+def draw(rows: list[Any]) -> None:
     figure = Figure(figsize=(7, 4.4), layout="constrained")
     axes = figure.subplots()
     loads = np.linspace(LOADS[0], LOADS[-1], 300)
