@@ -81,8 +81,8 @@ def anneal(
         record: how many points of the trajectory to keep, or the temperatures to keep.
         interrupt: called a few times a second; once it is true, the run ends with what it has.
             Ctrl-C does the same.
-        progress: True for a live line on stderr (temperature, energy, acceptance, time left), or
-            a function that is called a few times a second with an
+        progress: True for a progress bar of tqdm's (temperature, energy, acceptance, time left),
+            or a function that is called a few times a second with an
             :class:`~mcover.annealing.AnnealStatus`.
         workers: threads; one for each CPU by default.
 
@@ -114,10 +114,17 @@ def anneal(
     seeds = seed_sequence(seed).spawn(num_reads)
     if progress is not True:
         return run.all(seeds, interrupt, progress or None)
-    from mcover.progress import live_line
+    from tqdm.auto import tqdm
 
-    with live_line() as line:
-        return run.all(seeds, interrupt, lambda at: line(at.share, str(at)))
+    # The bar counts shares of the whole run, because reads end at different times.
+    form = "{percentage:3.0f}%|{bar:10}| {desc} [{elapsed}<{remaining}]"
+    with tqdm(total=1.0, bar_format=form, desc="starting") as bar:
+
+        def show(at: AnnealStatus) -> None:
+            bar.set_description_str(str(at), refresh=False)
+            bar.update(at.share - bar.n)
+
+        return run.all(seeds, interrupt, show)
 
 
 @dataclass(frozen=True)
@@ -317,7 +324,7 @@ class _Annealing:
         return np.maximum(0.0, -(found / np.sqrt(terms))).sum(axis=-1), errors
 
     def status(self, begin: float) -> AnnealStatus:
-        """A snapshot for the progress line."""
+        """A snapshot for the progress bar."""
         elapsed = time.perf_counter() - begin
         share = float(self.sweeps.sum() / (self.reads * len(self.temperatures)))
         share = max(share, float(self.done.mean()))
