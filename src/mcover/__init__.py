@@ -27,13 +27,10 @@ from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph
 from mcover.lifting import Directed, Messages
 from mcover.topology import (
-    Band,
-    Blocks,
     Chain,
     Custom,
     GaussianRing,
     Identity,
-    Torus,
     Uniform,
     mix,
 )
@@ -48,8 +45,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "RSA",
-    "Band",
-    "Blocks",
     "Chain",
     "Committee",
     "Custom",
@@ -62,7 +57,6 @@ __all__ = [
     "McoverError",
     "Messages",
     "Perceptron",
-    "Torus",
     "Uniform",
     "Vanilla",
     "anneal",
