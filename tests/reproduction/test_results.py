@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from reproduction.perceptron import MessagePassingTrial, PerceptronTrial
-from reproduction.rows import KINDS, by_key, config_of, read_csv
+from reproduction.rows import KINDS, by_key, trial_id, read_csv
 from reproduction.studies import STUDIES, find_study, summarize
 from reproduction.studies.costs import CostTrial
 from reproduction.training import (
@@ -96,7 +96,7 @@ def trial_of(row):
 def test_settings_of_rows_are_those_of_trials(rows):
     """What a row keeps is enough to run it again."""
     for row in rows.values():
-        assert config_of(trial_of(row)) == row.config
+        assert trial_id(trial_of(row)) == row.trial_id
 
 
 def test_errors_of_covers_and_along_routes_are_not_confused(rows):
