@@ -136,14 +136,15 @@ class RayExecutor(Executor):
     """Each call is a Ray task of one CPU. Ray must be initialized."""
 
     def __init__(self, ray: Any) -> None:
-        self._ray = ray
+        self._ray, self._references = ray, dict[Future[Any], Any]()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         task = self._ray.remote(num_cpus=1, max_retries=0)(fn)
         reference = task.remote(*args, **kwargs)
         future: Future[Any] = reference.future()
-        # Ray drops the result of a task that nobody references.
-        future.add_done_callback(lambda _, reference=reference: None)
+        # Ray may drop the result of a task whose reference is gone.
+        self._references[future] = reference
+        future.add_done_callback(self._references.pop)
         return future
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 
-from tqdm.auto import tqdm
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from mcover import McoverError
 from reproduction.rows import Key, Row, Trial, make_row, revision_of

@@ -11,7 +11,7 @@ from mcover import McoverError
 from reproduction.rows import COLUMNS, Row, canonical
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
 
 DEFAULT = Path("out/rows.db")
 _NAMES = (*COLUMNS, "outcome")

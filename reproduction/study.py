@@ -192,8 +192,8 @@ class Study:
         cells = tuple(cell for cell in cells if only.lower() in cell.label.lower())
         if not cells:
             raise McoverError(
-                f"no cell of {self.name} at scale {scale} has {only!r} in its label; its labels are "
-                f"{'; '.join(cell.label for cell in self.cells[scale])[:500]}."
+                f"no cell of {self.name} at scale {scale} has {only!r} in its label; its "
+                f"labels are {'; '.join(cell.label for cell in self.cells[scale])[:500]}."
             )
         return cells
 
@@ -255,7 +255,9 @@ class Plan:
     def tried(self, cell: Cell, rows: Rows) -> dict[str, list[Row]]:
         """The rows by which each candidate is scored."""
         return {
-            label: [rows[one.trial_id, s] for s in self.choosing.own_seeds if (one.trial_id, s) in rows]
+            label: [
+                rows[one.trial_id, s] for s in self.choosing.own_seeds if (one.trial_id, s) in rows
+            ]
             for label, one in self._candidates[cell.label].items()
         }
 
