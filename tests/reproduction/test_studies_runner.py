@@ -7,10 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import mcover
 import probe_kind
 import pytest
-import reproduction
 from probe_kind import Probe
 from reproduction.executors import InlineExecutor, make_executor
 from reproduction.rows import by_key
@@ -18,6 +16,8 @@ from reproduction.runner import run
 from reproduction.store import Store
 from reproduction.study import Cell, Choosing, Plan
 
+import mcover
+import reproduction
 from interrupting import interruptible
 from mcover import McoverError
 
@@ -137,7 +137,11 @@ def test_a_run_that_is_ended_loses_and_repeats_nothing(tmp_path, ending, monkeyp
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [(("cloud", 1), "one of local"), (("local", -1), "at least 0"), (("local", 1, "x:1"), "address")],
+    [
+        (("cloud", 1), "one of local"),
+        (("local", -1), "at least 0"),
+        (("local", 1, "x:1"), "address"),
+    ],
 )
 def test_wrong_options_of_executors_are_refused(given, says):
     with pytest.raises(McoverError, match=says), make_executor(*given):

@@ -56,7 +56,11 @@ def test_a_damaged_file_is_refused_and_not_changed(tmp_path):
         for seed in range(200):
             store.add(make_row(Probe("a"), seed, {"value": 1.0}, "", 0.0))
     whole = path.read_bytes()
-    for damaged in (whole[:4096] + b"\xff" * 4096 + whole[8192:], whole[: len(whole) // 2], b"x" * 999):
+    for damaged in (
+        whole[:4096] + b"\xff" * 4096 + whole[8192:],
+        whole[: len(whole) // 2],
+        b"x" * 999,
+    ):
         path.write_bytes(damaged)
         with pytest.raises(McoverError, match="damaged or no store"):
             Store(path)
