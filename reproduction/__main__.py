@@ -29,11 +29,11 @@ def committed_rows() -> dict[Key, Row]:
 
 
 def known_rows(store: Path) -> dict[Key, Row]:
-    """Committed rows and those of the store, which replace committed ones."""
+    """Committed rows and those of the store; of equal keys the newest revision."""
     rows = committed_rows()
     if store.exists():
         with Store(store) as opened:
-            rows |= by_key(opened.rows())
+            rows = by_key((*rows.values(), *opened.rows()))
     return rows
 
 
@@ -82,7 +82,7 @@ def _show(options: argparse.Namespace) -> int:
     study = find_study(options.name)
     plan = study.plan(options.scale)
     found = by_key(read_csv(options.rows)) if options.rows else known_rows(options.store)
-    ids = plan.trial_ids()
+    ids = plan.trials()
     rows = {key: row for key, row in found.items() if row.trial_id in ids}
     summary = summarize(study, options.scale, plan, rows)
     _print(f"{study.title}: {summary.done} of {summary.total} rows at scale {options.scale}")

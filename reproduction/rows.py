@@ -212,8 +212,15 @@ def make_row(
 
 
 def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
-    """Rows by trial id and seed; of two rows with the same key the last is kept."""
-    return {row.key: row for row in rows}
+    """Rows by trial id and seed; of rows with the same key the one of the newest revision.
+
+    Of rows with the same key and revision the last is kept.
+    """
+    found: dict[Key, Row] = {}
+    for row in rows:
+        if row.key not in found or row.revision >= found[row.key].revision:
+            found[row.key] = row
+    return found
 
 
 @cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from mcover import McoverError
-from reproduction.rows import Key, Row, Trial, make_row, revision_of
+from reproduction.rows import Key, Row, Trial, by_key, make_row, revision_of
 from reproduction.store import Store
 from reproduction.study import Cell, Pending, Plan, Rows
 
@@ -67,9 +67,10 @@ def run(
     Raises:
         McoverError: the executor could not run a trial, for example because a worker was killed.
     """
-    rows: dict[Key, Row] = {**(known or {}), **{row.key: row for row in store.rows()}}
+    rows: dict[Key, Row] = by_key((*(known or {}).values(), *store.rows()))
     if renew:
-        current = {cell.trial_id: revision_of(cell.trial) for cell, _ in plan.pending(rows)}
+        # All candidates, not only those selected now: new rows may select another one.
+        current = {name: revision_of(trial) for name, trial in plan.trials().items()}
         rows = {k: row for k, row in rows.items() if row.revision >= current.get(k[0], 0)}
     for trial in {cell.trial_id: cell.trial for cell, _ in plan.missing(rows)}.values():
         getattr(trial, "prepare", lambda: None)()

@@ -210,10 +210,11 @@ class Plan:
     cells: Cells
     choosing: Choosing = Choosing()
 
-    def trial_ids(self) -> set[str]:
-        """The ids of all trials of this plan, candidates included."""
-        trials = [one for cell in self.cells for one in (cell.choices.values() or [cell.trial])]
-        return {trial_id(trial) for trial in trials} | {cell.trial_id for cell, _ in self._tries}
+    def trials(self) -> dict[str, Trial]:
+        """All trials of this plan by their id, including every candidate."""
+        given = [one for cell in self.cells for one in (cell.choices.values() or [cell.trial])]
+        tried = [cell.trial for cell, _ in self._tries]
+        return {trial_id(trial): trial for trial in (*given, *tried)}
 
     def pending(self, rows: Rows) -> list[Pending]:
         """All rows of the plan that are known so far, each once, computed or not.
