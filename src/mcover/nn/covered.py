@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mcover import checks
+from mcover.announce import announced
 from mcover.errors import McoverError
 from mcover.lifting import Directed, Messages, Settings
 from mcover.nn import directed, trees
@@ -26,7 +27,6 @@ from mcover.nn.layers import draw_mixer
 from mcover.nn.meetings import Across, Shape, Site
 from mcover.nn.report import report
 from mcover.nn.running import Runner
-from mcover.announce import announced
 from mcover.routing import BYTE_COVERS, draw_indexed_bank
 from mcover.seeds import seed_sequence
 
