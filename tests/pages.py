@@ -1,4 +1,4 @@
-"""Pages of the documentation: their blocks of code, and what a page prints when it runs."""
+"""Reads the pages of the documentation: their code blocks, and what these print when run."""
 
 import itertools
 import json
@@ -14,28 +14,38 @@ NOTEBOOK = "docs/story.ipynb"
 _DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 MARKDOWN = ["README.md", *(page for page in _DOCS if not page.startswith("docs/_build"))]
 
-# Pages whose code needs a framework of its own: make test-ecosystem runs them.
+# Pages whose code needs another framework: make test-ecosystem runs them.
 FRAMEWORKS = (
     "docs/tutorials/hugging_face.md",
     "docs/tutorials/scikit_learn.md",
     "docs/howto/export.md",
     "docs/howto/lightning.md",
+    "docs/howto/tune.md",
 )
 
-# What frameworks say about themselves and one another, which no page can help.
-_THEIR_OWN = (
+# Warnings that frameworks raise about themselves and one another.
+_FRAMEWORK_WARNINGS = (
     "ignore:`isinstance(treespec, LeafSpec)` is deprecated:FutureWarning",
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning",
 )
 
-# Pages on libraries of the zoo, which warn of much: make test-zoo runs them.
+# Pages about libraries of the zoo, which raise many warnings: make test-zoo runs them.
 QUANTIZERS = ("docs/howto/quantizers.md",)
 
 _BETWEEN = "\x1e"
 
+# reproduction is not installed: it is imported from the clone.
+_PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+_ENVIRONMENT = {
+    "MPLBACKEND": "Agg",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONIOENCODING": "utf-8",
+    "PYTHONPATH": _PATH,
+}
+
 
 class Block(NamedTuple):
-    """A fenced block, and the line that its text begins on, from 1."""
+    """A fenced block, and the line on which its text begins, counted from 1."""
 
     language: str
     line: int
@@ -53,22 +63,22 @@ def blocks(page: str) -> list[Block]:
 
 
 def printed(page: str, folder: Path) -> list[tuple[Block, str]]:
-    """Runs a page's Python in order, in one fresh interpreter: what each block printed."""
+    """Runs the Python blocks of a page in order in a new interpreter; returns what each printed."""
     code, line = "", 1
     runs = [block for block in blocks(page) if block.language == "python"]
     for block in runs:
-        # Blank lines, so that a traceback has the line numbers of the page.
+        # Blank lines make the line numbers of a traceback those of the page.
         code += "\n" * max(0, block.line - 1 - line) + f"print({_BETWEEN!r})\n" + block.text
         line = code.count("\n") + 1
     script = folder / "page.py"
     script.write_text(code, encoding="utf-8")
-    filters = ("error", *(_THEIR_OWN if page in FRAMEWORKS else ()))
+    filters = ("error", *(_FRAMEWORK_WARNINGS if page in FRAMEWORKS else ()))
     filters = ("ignore",) if page in QUANTIZERS else filters
     options = [option for one in filters for option in ("-W", one)]
     done = subprocess.run(
         [sys.executable, *options, script.name],
         cwd=folder, capture_output=True, text=True, encoding="utf-8",
-        env=os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
+        env=os.environ | _ENVIRONMENT,
     )  # fmt: skip
     if done.returncode:
         raise AssertionError(f"{page} does not run:\n{done.stderr}")
@@ -76,6 +86,6 @@ def printed(page: str, folder: Path) -> list[tuple[Block, str]]:
 
 
 def shown(page: str) -> dict[int, str]:
-    """What a page says that a block prints, by the block's line: the text block right after it."""
+    """The output that a page shows for a block, by the line of the block: the next text block."""
     pairs = itertools.pairwise(blocks(page))
     return {a.line: b.text for a, b in pairs if (a.language, b.language) == ("python", "text")}
