@@ -1,7 +1,7 @@
 """The committee machine: epochs a second, and M-cover against machines trained one by one.
 
 An epoch is what the studies run: 500 patterns of 784 inputs, K = 9, batches of 100, a step of SGD,
-rows scaled back, and the collapse judged at its end. Ratios are to vanilla machines timed in the
+rows scaled back, and the collapse evaluated at its end. Ratios are to vanilla machines timed in the
 same run, taking turns; below 1 M-cover is faster than M·S of them one after another, which is how
 many gradients it takes.
 
@@ -21,7 +21,7 @@ import torch
 from reproduction.committee import CommitteeMachine
 from reproduction.data import Dataset
 from reproduction.training import RSGD, SGD, Lifted, Method, Training
-from reproduction.training.loop import _Loop
+from reproduction.training.loop import Loop
 from reproduction.training.objectives import CommitteeObjective
 
 import mcover
@@ -51,14 +51,14 @@ class Epoch:
             method = RSGD(covers=covers)
             model = mcover.lift(model, covers, mcover.Identity(), seed=0)
         training = Training(10**6, BATCH, 1.0, 0.0, stop_loss=0.0)
-        self.loop = _Loop(model, patterns(), training, method, 0, None)
+        self.loop = Loop(model, patterns(), training, method, 0)
         if not fused:
             self.loop.objective = CommitteeObjective(model, fused=False)
 
     def __call__(self) -> None:
         for _ in range(PATTERNS // BATCH):
             self.loop.step()
-        self.loop.over()
+        self.loop.should_stop()
 
 
 def slope(sizes: list[int], times: list[float]) -> float:

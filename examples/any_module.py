@@ -1,14 +1,14 @@
 """Cover a module of your own: convolutions, a residual, a norm and a bare parameter, on digits.
 
 python examples/any_module.py                        # messages between layers are routed
-python examples/any_module.py --routing weights      # single weights are; no layer is special
+python examples/any_module.py --routing directed     # single weights are; no layer is special
 python examples/any_module.py --select head          # cover the head only, share the rest
 """
 
 import argparse
 
 import torch
-from reproduction.data import load
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -42,9 +42,10 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=16)
     given = parser.parse_args()
 
-    data = load("digits", normalize=True)
-    images, labels = torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels)
-    test, target = torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)
+    digits = load_digits()
+    pixels = torch.tensor(digits.images / 16, dtype=torch.float32)
+    images, test = pixels[:1437], pixels[1437:]
+    labels, target = torch.tensor(digits.target).split([1437, 360])
     torch.manual_seed(0)
     covered = mcover.lift(
         Net(given.channels),

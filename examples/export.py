@@ -12,7 +12,7 @@ from pathlib import Path
 import onnxruntime
 import torch
 import torch.nn.functional as F  # noqa: N812
-from reproduction.data import load
+from sklearn.datasets import load_digits
 
 import mcover
 
@@ -23,9 +23,10 @@ def main():
     parser.add_argument("--output", type=Path, default=Path("out"))
     given = parser.parse_args()
 
-    data = load("digits", normalize=True)
-    images, labels = torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels)
-    test, target = torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)
+    digits = load_digits()
+    pixels = torch.tensor(digits.images / 16, dtype=torch.float32)
+    images, test = pixels[:1437], pixels[1437:]
+    labels, target = torch.tensor(digits.target).split([1437, 360])
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)

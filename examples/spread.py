@@ -8,7 +8,7 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from reproduction.data import load
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
@@ -27,9 +27,10 @@ def main() -> None:
     given = parser.parse_args()
 
     mesh = distributed.start(given.cover_ranks)
-    data = load("digits", normalize=True)
-    images, labels = torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels)
-    test, target = torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)
+    digits = load_digits()
+    pixels = torch.tensor(digits.images / 16, dtype=torch.float32)
+    images, test = pixels[:1437], pixels[1437:]
+    labels, target = torch.tensor(digits.target).split([1437, 360])
     torch.manual_seed(0)  # the same weights on all ranks, and the same order of batches
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     topology = mcover.GaussianRing(sigma=1.5, shift=1)

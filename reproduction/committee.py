@@ -1,17 +1,18 @@
-"""The committee machine: K hidden signs and the majority of them, and its smooth stand-in.
+"""The committee machine: the majority of K hidden signs, and its smooth surrogate.
 
 With fields F_k = J_k·x, output o = K^-½ Σ_k tanh(β F_k/√N) and z = y·o, the loss of a pattern is
 
     f_γ(z) = log(1 + exp(−2γz)) / (2γ)
 
-which tends to max(0, −z) as γ grows. Both are written so that values and derivatives stay finite
-and right in single precision however large β and γ are.
+which tends to max(0, −z) as γ grows. Values and derivatives are computed so that they stay finite
+and accurate in single precision however large β and γ are.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,16 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mcover import checks
-from mcover.errors import McoverError
-from mcover.seeds import Seed, seed_sequence
+from mcover import McoverError
+from reproduction.checks import check_type
 from reproduction.training.options import FAST, SLOW, Sharpening
 
 __all__ = ["FAST", "SLOW", "CommitteeMachine", "Sharpening", "collapse", "machine_of", "surrogate"]
 
 
 class CommitteeMachine(nn.Module):
-    """Classifies by sign Σ_k sign F_k with fields F_k = J_k·x; learns through a smooth stand-in.
+    """Classifies by sign Σ_k sign F_k with fields F_k = J_k·x; learns through a smooth surrogate.
 
     Calling it gives the soft output; :meth:`classify` gives the hard one, ±1, which depends
     neither on β nor on the norms of the rows. Fields of exactly zero and tied votes count as +1;
@@ -49,19 +49,18 @@ class CommitteeMachine(nn.Module):
     """
 
     def __init__(
-        self, inputs: int, hidden: int = 9, *, schedule: Sharpening = SLOW, seed: Seed = 0
+        self,
+        inputs: int,
+        hidden: int = 9,
+        *,
+        schedule: Sharpening = SLOW,
+        seed: int | Sequence[int] | np.random.SeedSequence = 0,
     ) -> None:
         super().__init__()
-        inputs, hidden = (
-            checks.check_int("inputs", inputs, 1),
-            checks.check_int("hidden", hidden, 1),
-        )
-        what = f"a committee machine of {hidden} units with {inputs} inputs"
-        checks.check_memory(24 * inputs * hidden, what, "take fewer of them")
-        example = "Sharpening(beta=0.5, beta_growth=1e-3)"
-        self.schedule = checks.check_instance("schedule", schedule, Sharpening, example)
-        self.beta, self.gamma = self.schedule.at(0)
-        rng = np.random.default_rng(seed_sequence(seed))
+        check_type("schedule", schedule, Sharpening, "Sharpening(beta=0.5, beta_growth=1e-3)")
+        self.schedule = schedule
+        self.beta, self.gamma = schedule.at(0)
+        rng = np.random.default_rng(seed)
         drawn = torch.from_numpy(rng.standard_normal((hidden, inputs)))
         self.J = nn.Parameter(unit_rows(drawn).to(torch.get_default_dtype()))
 
@@ -91,11 +90,11 @@ class CommitteeMachine(nn.Module):
         return surrogate(output, target, self.gamma)
 
     def sharpen(self, epoch: float) -> None:
-        """Sets β and γ as the schedule has them in an epoch."""
+        """Sets β and γ to the values that the schedule has for an epoch."""
         self.beta, self.gamma = self.schedule.at(epoch)
 
     @torch.no_grad()
-    def settle(self) -> None:
+    def rescale_rows(self) -> None:
         """Scales the rows, of every cover, back to ‖J_k‖ = √N."""
         self.J.copy_(unit_rows(self.J))
 
@@ -116,7 +115,7 @@ def unit_rows(rows: Tensor) -> Tensor:
 
 
 def machine_of(model: nn.Module) -> CommitteeMachine:
-    """The machine itself, or the one that covers were made of: it holds the common β and γ."""
+    """The machine, or the one inside a covered model: it holds the β and γ of all covers."""
     machine = getattr(model, "net", model)
     if not isinstance(machine, CommitteeMachine):
         raise McoverError(
@@ -126,10 +125,10 @@ def machine_of(model: nn.Module) -> CommitteeMachine:
 
 
 def collapse(model: nn.Module) -> CommitteeMachine:
-    """The mean of the covers, its rows scaled to √N; a new machine."""
+    """A new machine: the mean of the covers with rows scaled to norm √N."""
     machine = machine_of(model)
     one = copy.deepcopy(machine) if model is machine else machine_of(cast(Any, model).collapse())
-    one.settle()
+    one.rescale_rows()
     return one.eval()
 
 
@@ -144,15 +143,15 @@ def surrogate(output: Tensor, target: Tensor, gamma: float) -> Tensor:
 
 def surrogates(z: Tensor, gamma: float) -> Tensor:
     """f_γ of each z."""
-    # Above the threshold log(1 + eˣ) is x to the last bit of a double.
+    # Above the threshold log(1 + eˣ) rounds to x in double precision.
     return functional.softplus(z * (-2 * gamma), threshold=40.0) / (2 * gamma)
 
 
 class SoftSign(torch.autograd.Function):
-    """tanh, with a derivative that is right where tanh itself has rounded to ±1.
+    """tanh, with a derivative that stays accurate where tanh itself has rounded to ±1.
 
-    Torch has 1 − tanh², which loses all digits there, and β multiplies what is left. Here it is
-    1/cosh² = 4e/(1 + e)² with e = exp(−2|a|).
+    Torch computes 1 − tanh², which loses all digits there, and β multiplies the remaining error.
+    This computes 1/cosh² = 4e/(1 + e)² with e = exp(−2|a|).
     """
 
     @staticmethod

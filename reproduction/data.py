@@ -1,4 +1,4 @@
-"""Images with labels: MNIST and Fashion-MNIST as published, digits from scikit-learn."""
+"""Images with labels: MNIST and Fashion-MNIST as published, and scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mcover import checks
-from mcover.errors import McoverError
+from mcover import McoverError
 from reproduction import published
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
-# Mean and standard deviation of the training pixels, as everybody writes them.
+# Mean and standard deviation of the training pixels, rounded as usual.
 _MOMENTS = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}
-_MISLABEL = 1  # with the seed: wrong labels are drawn apart from the images
+_MISLABEL = 1  # second word of the seed: the stream of wrong labels is not that of the images
 _CLOTHES = "t-shirt trouser pullover dress coat sandal shirt sneaker bag boot"
 _NAMED = {"fashion-mnist": tuple(_CLOTHES.split())}
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels to train on and to test on.
+    """Training and test images with their labels.
 
     Shape:
         train_images: (n, height, width), float32; train_labels: (n,), int64 in 0 … classes − 1.
@@ -40,21 +39,12 @@ class Dataset:
     classes: int = 10
 
     def __post_init__(self) -> None:
-        checks.check_count_fields(self, "classes")
         for part in ("train", "test"):
             images, labels = (getattr(self, f"{part}_{what}") for what in ("images", "labels"))
-            if not (
-                isinstance(images, np.ndarray)
-                and isinstance(labels, np.ndarray)
-                and images.ndim == 3
-                and images.shape[1:] == self.train_images.shape[1:]
-                and labels.shape == images.shape[:1]
-                and np.issubdtype(labels.dtype, np.number)
-            ):
+            if images.ndim != 3 or labels.shape != images.shape[:1]:
                 raise McoverError(
-                    f"{self.name}: {part} images and labels must be NumPy arrays of shapes "
-                    "(n, height, width) and (n,); give one label to each image, all images of one "
-                    "size."
+                    f"{self.name}: {part} images and labels have shapes {images.shape} and "
+                    f"{labels.shape}; write (n, height, width) and (n,), one label for each image."
                 )
             if labels.size and not 0 <= labels.min() <= labels.max() < self.classes:
                 raise McoverError(
@@ -81,10 +71,9 @@ def load(name: str, normalize: bool = False, binarize: Literal["median"] | None 
         name: ``"digits"`` (8 x 8, from scikit-learn, no download), ``"mnist"`` or
             ``"fashion-mnist"`` (28 x 28); with a colon, some classes only, by number or name:
             ``"mnist:3,8"``, ``"fashion-mnist:dress,coat"``. Labels are then 0, 1, … in that order.
-        normalize: shift and scale the pixels by the mean and the standard deviation of the
-            training pixels (MNIST: 0.1307 and 0.3081; those of all classes).
-        binarize: ``"median"`` makes each image ±1 by its own median: a pixel above it is +1, at
-            it or below it −1, also where the median is 0.
+        normalize: shift and scale the pixels by mean and standard deviation of the training
+            pixels of all classes (MNIST: 0.1307 and 0.3081).
+        binarize: ``"median"`` makes each image ±1 by its own median (:func:`signs`).
 
     >>> print(load("digits"))
     digits: 1,442 training and 355 test images, 8 x 8, 10 classes
@@ -92,30 +81,27 @@ def load(name: str, normalize: bool = False, binarize: Literal["median"] | None 
     digits:3,8: 287 training and 70 test images, 8 x 8, 2 classes
     """
     base, numbers = split_name(name)
-    checks.check_bool("normalize", normalize)
-    if binarize is not None:
-        checks.check_choice("binarize", binarize, ("median",))
     if normalize and binarize:
-        raise McoverError("binarized pixels are ±1 already; leave normalize out.")
+        raise McoverError("binarized pixels are ±1; write normalize=False.")
     found = _digits() if base == "digits" else _published(base)
     if normalize:
-        mean, spread = _MOMENTS.get(base) or (found.train_images.mean(), found.train_images.std())
-        found = _with_pixels(found, lambda images: ((images - mean) / spread).astype(np.float32))
+        mean, std = _MOMENTS.get(base) or (found.train_images.mean(), found.train_images.std())
+        found = _with_pixels(found, lambda images: ((images - mean) / std).astype(np.float32))
     if numbers is not None:
         found = _choose_classes(found, numbers)
     return _with_pixels(found, signs) if binarize else found
 
 
 def split_name(name: str) -> tuple[str, tuple[int, ...] | None]:
-    """A data set by name and the numbers of its classes, where some are named; loads nothing.
+    """The data set's name and the numbers of the classes that are named, if any; loads nothing.
 
     >>> split_name("fashion-mnist:Dress,4")
     ('fashion-mnist', (3, 4))
     """
     example = "'digits', 'mnist' or 'fashion-mnist', or some classes of one: 'mnist:3,8'"
-    base, colon, words = checks.check_instance("data", name, str, example).partition(":")
+    base, colon, words = name.partition(":")
     if base not in ("digits", *published.ADDRESSES):
-        raise McoverError(f"no data set {base!r}; write {example}.")
+        raise McoverError(f"there is no data set {base!r}; write {example}.")
     if not colon:
         return base, None
     given = words.split(",")
@@ -156,10 +142,10 @@ def _choose_classes(dataset: Dataset, numbers: Sequence[int]) -> Dataset:
 
 
 def signs(images: Images) -> Images:
-    """Every image made ±1 by its own median: a pixel above it is +1, at it or below it −1.
+    """Each image binarized by its own median: pixels above the median are +1, others −1.
 
-    With an even number of pixels the median is the mean of the two middle ones. An image that is
-    black in at least half of its pixels has median 0: then all that is not black is +1.
+    With an even number of pixels the median is the mean of the two middle ones. The median is 0
+    if at least half of the pixels are black; then every pixel that is not black is +1.
     """
     median = np.median(images, axis=(1, 2), keepdims=True)
     return np.where(images > median, np.float32(1), np.float32(-1))
@@ -171,9 +157,9 @@ def _with_pixels(dataset: Dataset, change: Callable[[Images], Images]) -> Datase
 
 
 def subset(dataset: Dataset, count: int, seed: int) -> Dataset:
-    """A data set with only ``count`` training images, as many of each class; the test set stays.
+    """A data set with ``count`` training images, as many of each class; the test set is kept.
 
-    What does not divide goes to classes drawn by the seed. The order is drawn too.
+    The seed draws the images, their order, and the classes that get the remainder.
     """
     kept, _ = _balanced(dataset, count, seed)
     images, labels = dataset.train_images[kept], dataset.train_labels[kept]
@@ -183,8 +169,7 @@ def subset(dataset: Dataset, count: int, seed: int) -> Dataset:
 def holdout(dataset: Dataset, count: int, seed: int) -> Dataset:
     """A data set whose test part is ``count`` of the training images, as many of each class.
 
-    For choosing options: the real test images are not in what is returned, and no image is on
-    both sides.
+    For validation: the result contains none of the test images, and no image in both parts.
     """
     taken, rest = _balanced(dataset, count, seed)
     if not len(rest):
@@ -197,20 +182,14 @@ def holdout(dataset: Dataset, count: int, seed: int) -> Dataset:
 
 
 def mislabel(dataset: Dataset, share: float, seed: int, both: bool = False) -> Dataset:
-    """A data set in which a share of the training labels name another class, each as likely.
+    """A data set in which a share of the training labels is replaced by another, random class.
 
-    Which ones is drawn by the seed; their number is the share, rounded. With ``both`` the test
-    part has as many of its own, as a held-out part of noisily labelled images would.
+    The seed draws the labels; their number is the share, rounded. With ``both`` the test part has
+    the same share of wrong labels, like a validation part split from noisily labelled images.
     """
-    checks.check_instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
-    share = checks.check_float("share", share, least=0, below=1)
-    if share and dataset.classes < 2:
-        raise McoverError(
-            f"{dataset.name} has one class only: no label can be wrong; write share=0."
-        )
-    rng = np.random.default_rng([checks.check_int("seed", seed, 0), _MISLABEL])
+    rng = np.random.default_rng([seed, _MISLABEL])
     changed = {}
-    for part in ("train_labels", "test_labels")[: 1 + checks.check_bool("both", both)]:
+    for part in ("train_labels", "test_labels")[: 1 + both]:
         labels = getattr(dataset, part).copy()
         wrong = rng.permutation(len(labels))[: round(share * len(labels))]
         labels[wrong] += rng.integers(1, dataset.classes, len(wrong))
@@ -219,10 +198,8 @@ def mislabel(dataset: Dataset, share: float, seed: int, both: bool = False) -> D
 
 
 def pooled(dataset: Dataset, size: int) -> Dataset:
-    """A data set of smaller images: each pixel is the mean of a square of ``size`` x ``size``."""
-    checks.check_instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
+    """A data set of smaller images: each pixel is the mean of a ``size`` x ``size`` square."""
     height, width = dataset.train_images.shape[1:]
-    size = checks.check_int("pool", size, 1)
     if height % size or width % size:
         raise McoverError(
             f"pool is {size}, and images of {dataset.name} are {height} x {width}; write a divisor "
@@ -234,10 +211,10 @@ def pooled(dataset: Dataset, size: int) -> Dataset:
 
 def _balanced(dataset: Dataset, count: int, seed: int) -> tuple[Labels, Labels]:
     """Indices of ``count`` training images with classes in equal shares, and of the others."""
-    checks.check_instance("dataset", dataset, Dataset, "a data set, e.g. load('digits')")
     labels = dataset.train_labels
-    count = checks.check_int(f"the number of images of {dataset.name}", count, 1, len(labels))
-    rng = np.random.default_rng(checks.check_int("seed", seed, 0))
+    if not 1 <= count <= len(labels):
+        raise McoverError(f"{count} images of {dataset.name}; write 1 to {len(labels)}.")
+    rng = np.random.default_rng(seed)
     share, extra = divmod(count, dataset.classes)
     wanted = np.full(dataset.classes, share)
     wanted[rng.permutation(dataset.classes)[:extra]] += 1
@@ -257,16 +234,12 @@ def _balanced(dataset: Dataset, count: int, seed: int) -> tuple[Labels, Labels]:
 
 
 def _digits() -> Dataset:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise McoverError(
-            "'digits' come with scikit-learn, which is not installed: pip install 'mcover[data]'."
-        ) from error
+    from sklearn.datasets import load_digits
+
     given = load_digits()
     labels: Labels = given.target.astype(np.int64)
     images: Images = (given.images / 16).astype(np.float32)
-    # The rank of an image within its class: a split without random numbers is the same everywhere.
+    # By the rank of an image within its class: a split without random numbers.
     is_of_class = labels[:, None] == np.arange(10)
     test = is_of_class.cumsum(axis=0)[is_of_class] % 5 == 0  # every fifth of each class
     return Dataset("digits", images[~test], labels[~test], images[test], labels[test])

@@ -1,22 +1,26 @@
-"""Studies as pictures in the form of the paper, made for one column or the width of a page."""
+"""Figures of the studies in the form of the paper: one column wide, or as wide as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reproduction.style import COLOURS, LINE, POINT
+from mcover.errors import McoverError
 from reproduction.summary import Point, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
-    from matplotlib.transforms import Transform
+
+# Okabe and Ito's palette: distinct with any colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+FORMATS = ("png", "pdf", "svg")
 
 COLUMN = 3.4
 """Width of a column of the paper, in inches."""
@@ -27,9 +31,7 @@ _LINES = ("-", "--", "-.", ":")
 _APART = 2.5
 """Points between lines of a sweep, so that their intervals do not cover each other."""
 _FAR = 0.6
-"""Least share of the largest value from which on a common zero would hide what differs."""
-_SCREEN = 3.9
-"""Width of a panel on a page: its print is legible on a phone."""
+"""Threshold for not starting the axis at zero: smallest value as a share of the largest."""
 _CURVE: Any = {"markersize": 3.5, "linewidth": 1.1, "elinewidth": 0.9, "capsize": 1.5}
 _GREY: Any = {"color": "0.6", "linewidth": 0.9, "markersize": 3, "zorder": 1.5}
 _MEAN: Any = {"color": "0.1", "marker": "|", "markersize": 8, "capsize": 2, "linewidth": 1.1}
@@ -69,7 +71,7 @@ def study_figure(summary: Summary) -> Figure:
             elif axes.get_legend_handles_labels()[0] and not (times and len(unused)):
                 axes.legend(frameon=False, handlelength=2.2, labelspacing=0.3)
             axes.set_title(name)
-        if times and len(unused):  # one legend for all, where there is room
+        if times and len(unused):  # one legend for all, in an unused panel
             fullest = max(
                 (axes.get_legend_handles_labels() for axes in used), key=lambda h: len(h[0])
             )
@@ -98,20 +100,6 @@ def study_figure(summary: Summary) -> Figure:
     return figure
 
 
-def panel_figure(summary: Summary, points: Sequence[Point]) -> Figure:
-    """One panel for a page; its points are named by their number, for ``style.inline_svg``."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(_FONT):
-        size = (_SCREEN, _height(summary, points) + 0.2)
-        figure = Figure(figsize=size, layout="constrained")
-        _draw(figure.subplots(), summary, points, named=True)
-        if figure.axes[0].get_legend_handles_labels()[0]:
-            figure.legend(loc="outside lower center", ncols=2, frameon=False, handlelength=2.2)
-    return figure
-
-
 def counted(points: Sequence[Point]) -> str:
     """How many trials a point has."""
     counts = sorted({len(point.rows) for point in points})
@@ -124,33 +112,27 @@ def _height(summary: Summary, points: Sequence[Point]) -> float:
     return _LOW if summary.study.picture == "gain" else _HEIGHT
 
 
-def _draw(axes: Axes, summary: Summary, points: Sequence[Point], named: bool = False) -> None:
+def _draw(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
     if summary.study.picture == "outcomes":
-        _draw_outcomes(axes, points, named)
+        _draw_outcomes(axes, points)
     elif summary.study.picture == "gain":
-        _draw_gains(axes, summary, points, named)
+        _draw_gains(axes, summary, points)
     else:
-        _draw_lines(axes, summary, points, named)
+        _draw_lines(axes, summary, points)
 
 
-def _name(axes: Axes, point: int, x: Any, y: float, **how: Any) -> None:
-    """Marks what a reader can point at: unseen in print, a halo on a page."""
-    how |= {"markersize": 11, "alpha": 0, "clip_on": False, "zorder": 9}
-    axes.plot([x], [y], "o", gid=f"{POINT}{point}", **how)
-
-
-def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bool) -> None:
+def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
     """Means with intervals against what is swept; published values as hollow squares."""
     growth = summary.study.picture == "growth"
-    # A line has the same colour in every panel, and stands a little beside the others.
+    # A line has the same colour in every panel, and is drawn a little beside the others.
     names = dict.fromkeys(point.cell.series for point in (points if growth else summary.points))
     styles = dict(zip(names, zip(cycle(COLOURS), cycle(_MARKERS), cycle(_LINES)), strict=False))
     there = list(dict.fromkeys(point.cell.series for point in points))
     for number, series in enumerate(there):
         colour, marker, line = styles[series]
         beside = 0.0 if growth else _APART * (number - (len(there) - 1) / 2)
-        of = [(at, point) for at, point in enumerate(points) if point.cell.series == series]
-        x, middle, low, high = _curve([point for _, point in of])
+        of = [point for point in points if point.cell.series == series]
+        x, middle, low, high = _curve(of)
         solved = np.isfinite(middle)
         if not solved.all():  # nothing solved: from its lower bound on upwards
             bounds: Any = {"yerr": 0.6 * low[~solved], "lolims": True, "fmt": "none"}
@@ -158,12 +140,8 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
             middle = np.where(solved, middle, np.nan)
         how: Any = {"color": colour, "marker": marker, "linestyle": line, "label": series}
         drawn = axes.errorbar(x, middle, yerr=[middle - low, high - middle], **_CURVE, **how)
-        shift = _push(axes, drawn, beside)
-        drawn[0].set_gid(f"{LINE}{COLOURS.index(colour)}")
-        for at, point in of:
-            if named and (value := point.value) is not None:
-                y = value.value if np.isfinite(value.value) else value.low
-                _name(axes, at, point.cell.x, y, transform=shift)
+        _push(axes, drawn, beside)
+        for point in of:
             if known := point.cell.published:
                 mark = _mark(axes, point.cell.x, known.value, colour, yerr=known.half_width)
                 _push(axes, mark, beside + _APART * len(there))
@@ -173,11 +151,11 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
     axes.set_ylabel(_axis(points))
     if summary.study.picture == "times":
         axes.set_yscale("log")
-        axes.margins(x=0.1)  # lines stand beside each other
+        axes.margins(x=0.1)  # lines are drawn beside each other
     elif growth:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
-        axes.set_ylim(low, high * (high / low) ** 0.45)  # room for the legend above the lines
+        axes.set_ylim(low, high * (high / low) ** 0.45)  # space for the legend above the lines
     elif axes.dataLim.y0 < _FAR * axes.dataLim.y1:
         axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25, linewidth=0.5)
@@ -193,10 +171,10 @@ def _sweep(axes: Axes, summary: Summary, points: Sequence[Point], ticked: bool =
     axes.set_xlabel(summary.study.x_label)
 
 
-def _draw_gains(axes: Axes, summary: Summary, points: Sequence[Point], named: bool) -> None:
+def _draw_gains(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
     """Gains against what is swept: those that are tested with intervals, the others in grey."""
     axes.axhline(0, color="0.4", linewidth=0.8)
-    places = {id(point.cell): at for at, point in enumerate(points)}
+    places = {id(point.cell) for point in points}
     tested = summary.study.gains
     names = dict.fromkeys(one.cell.series for one in summary.gains)
     greys = [series for series in names if series not in tested]
@@ -209,30 +187,24 @@ def _draw_gains(axes: Axes, summary: Summary, points: Sequence[Point], named: bo
             at = greys.index(series)
             style: Any = {"marker": "x+1"[at % 3], "linestyle": _LINES[1 + at % 3], **_GREY}
             axes.plot(x, middle, label=series, **style)
-            shift: Transform = axes.transData
         else:
             at = tested.index(series)
             style = {"color": COLOURS[at], "marker": _MARKERS[at], "label": series, **_CURVE}
             ends = [[g.value - g.low for g in gains], [g.high - g.value for g in gains]]
             drawn = axes.errorbar(x, middle, yerr=ends, **style)
-            shift = _push(axes, drawn, _APART * (at - (len(tested) - 1) / 2))
-            drawn[0].set_gid(f"{LINE}{at}")
-        for one in of if named else ():
-            where = places[id(one.cell)], one.cell.x, one.test.difference.value
-            _name(axes, *where, transform=shift)
+            _push(axes, drawn, _APART * (at - (len(tested) - 1) / 2))
     _sweep(axes, summary, points)
     axes.set_ylabel(f"gain in {_axis(points)}")
     axes.grid(alpha=0.25, linewidth=0.5)
 
 
-def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> Transform:
+def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> None:
     """Moves what was drawn to the right, by points of print whatever the scale of the axis."""
     from matplotlib.transforms import ScaledTranslation
 
     shift = axes.transData + ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)
     for artist in drawn.get_children():
         artist.set_transform(shift)
-    return shift
 
 
 def _axis(points: Sequence[Point]) -> str:
@@ -245,7 +217,7 @@ def _curve(points: Sequence[Point]) -> Any:
     return np.array(sorted((x, one.value, one.low, one.high) for x, one in known)).T
 
 
-def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
+def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
     """A strip for each method: every trial a dot, the mean with its interval; the paper's below."""
     for at, (colour, point) in enumerate(zip(cycle(COLOURS), points, strict=False)):
         values = np.array(list(point.values.values()))
@@ -255,8 +227,6 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
         value: Any = point.value
         span = [[value.value - value.low], [value.high - value.value]]
         axes.errorbar([value.value], [at], xerr=span, **_MEAN)
-        if named:
-            _name(axes, at, value.value, at)
         if point.cell.published is not None:
             known = point.cell.published
             label = None if _PAPER in axes.get_legend_handles_labels()[1] else _PAPER
@@ -271,3 +241,16 @@ def _draw_outcomes(axes: Axes, points: Sequence[Point], named: bool) -> None:
 def _mark(axes: Axes, x: Any, y: float, colour: str, **more: Any) -> ErrorbarContainer:
     """A published value with its half-width, along x or y."""
     return axes.errorbar([x], [y], color=colour, **_PUBLISHED, **more)
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Writes a figure (the suffix says the format) and creates its folder if needed."""
+    target = Path(path)
+    suffix = target.suffix.lstrip(".").lower()
+    if suffix not in FORMATS:
+        raise McoverError(f"cannot write {target}; end the name in .png, .pdf or .svg.")
+    # Without the date, the same rows make the same file.
+    metadata: Any = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(suffix)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, format=suffix, dpi=150, metadata=metadata)
+    return target

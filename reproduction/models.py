@@ -1,29 +1,21 @@
-"""The models of the paper and of the studies, and how one is kept on disk."""
+"""The models of the paper and of the studies: each is a frozen value that builds a torch module."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from safetensors.torch import save as packed
+from numpy.random import SeedSequence
 from torch import nn
 
-from mcover import checks
-from mcover.errors import McoverError
-from mcover.files import write_atomic
-from mcover.plain import from_plain, to_plain
-from mcover.seeds import Seed, seed_sequence
+from mcover import McoverError
+from reproduction.checks import check_counts, check_numbers
 from reproduction.committee import SLOW, CommitteeMachine, Sharpening
 
-_UNREADABLE = (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError)
+Seed = int | Sequence[int] | SeedSequence
 
 
 @dataclass(frozen=True)
@@ -39,27 +31,19 @@ class Mlp:
     )
     """
 
-    kind: ClassVar[str] = "mlp"
-
     sizes: tuple[int, ...]
     """Units of each layer, from the inputs to the classes."""
     dropout: float = 0.0
     """Share of hidden units that are dropped in training."""
 
     def __post_init__(self) -> None:
-        sizes = checks.check_instance("sizes", self.sizes, (tuple, list), "(784, 512, 512, 10)")
-        if len(sizes) < 2:
-            raise McoverError(f"sizes is {sizes}; write inputs, hidden layers and classes.")
-        object.__setattr__(self, "sizes", tuple(checks.check_int("a size", n, 1) for n in sizes))
-        weights = sum(a * b for a, b in pairwise(self.sizes))
-        checks.check_memory(8 * weights, f"a network of {self}", "take smaller layers")
-        checks.check_float_fields(self, "dropout", least=0, below=1)
-
-    def __str__(self) -> str:
-        return "-".join(map(str, self.sizes))
+        check_sizes(
+            "sizes", self.sizes, 2, "inputs, hidden layers and classes, e.g. (784, 512, 10)"
+        )
+        check_numbers(self, "dropout", least=0, below=1)
 
     def build(self, seed: Seed) -> nn.Sequential:
-        """A new network whose weights are drawn by the seed alone."""
+        """A new network with weights drawn from the seed."""
         layers: list[nn.Module] = [nn.Flatten()]
         with seeded(seed):
             for inputs, outputs in pairwise(self.sizes):
@@ -73,7 +57,7 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Conv:
-    """Convolutions of 3 × 3 with ReLU, each followed by a pooling of 2 × 2, and a linear layer.
+    """3 × 3 convolutions with ReLU, each followed by 2 × 2 max pooling, then a linear layer.
 
     >>> Conv((8, 8), channels=(4,)).build(seed=0)
     Sequential(
@@ -86,36 +70,25 @@ class Conv:
     )
     """
 
-    kind: ClassVar[str] = "conv"
-
     size: tuple[int, int]
     """Height and width of the images."""
     channels: tuple[int, ...] = (16, 32)
     """Channels of each convolution."""
     classes: int = 10
     dropout: float = 0.0
-    """Share of the numbers that are dropped before the last layer in training."""
+    """Share of the activations that are dropped before the last layer in training."""
 
     def __post_init__(self) -> None:
-        for name, example in (("size", "(28, 28)"), ("channels", "(16, 32)")):
-            given = checks.check_instance(name, getattr(self, name), (tuple, list), example)
-            object.__setattr__(self, name, tuple(checks.check_int(name, n, 1) for n in given))
-        checks.check_count_fields(self, "classes")
-        if not self.channels or len(self.size) != 2 or min(self.size) < 2 ** len(self.channels):
+        check_sizes("channels", self.channels, 1, "the channels of each convolution")
+        check_numbers(self, "dropout", least=0, below=1)
+        if min(self.size) < 2 ** len(self.channels):
             raise McoverError(
-                f"channels are {self.channels} on images of {self.size}; write channels of each "
-                "convolution, e.g. (16, 32), of which every one halves the image."
+                f"images of {self.size} are too small for {len(self.channels)} convolutions, each "
+                "of which halves the image; write fewer channels."
             )
-        weights = 9 * sum(a * b for a, b in pairwise((1, *self.channels)))
-        last = self.channels[-1] * self.size[0] * self.size[1] * self.classes
-        checks.check_memory(8 * (weights + last), f"{self}", "take fewer channels")
-        checks.check_float_fields(self, "dropout", least=0, below=1)
-
-    def __str__(self) -> str:
-        return f"convolutions {'-'.join(map(str, self.channels))}-{self.classes}"
 
     def build(self, seed: Seed) -> nn.Sequential:
-        """A new network whose weights are drawn by the seed alone."""
+        """A new network with weights drawn from the seed."""
         height, width = self.size
         layers: list[nn.Module] = [nn.Unflatten(1, (1, height))]
         with seeded(seed):
@@ -131,53 +104,30 @@ class Conv:
 
 @dataclass(frozen=True)
 class Transformer:
-    """A transformer that reads an image as a sequence of pairs of rows, normalized before layers.
-
-    >>> print(Transformer((8, 8)))
-    transformer of 4 tokens, width 32, 2 heads, 1 layer
-    """
-
-    kind: ClassVar[str] = "transformer"
+    """A pre-norm transformer encoder that reads an image as a sequence of pairs of rows."""
 
     size: tuple[int, int]
     """Height and width of the images."""
     rows: int = 2
-    """Rows that make a token."""
+    """Image rows per token."""
     width: int = 32
-    """Numbers of a token inside; the feed-forward layers have twice as many units."""
+    """Embedding width; the feed-forward layers have twice as many units."""
     layers: int = 1
     heads: int = 2
     classes: int = 10
     dropout: float = 0.0
-    """Share of attention weights, of hidden units and of what a part adds that are dropped in
-    training."""
+    """Share of attention weights, hidden units and residual branches dropped in training."""
 
     def __post_init__(self) -> None:
-        given = checks.check_instance("size", self.size, (tuple, list), "(28, 28)")
-        object.__setattr__(self, "size", tuple(checks.check_int("size", n, 1) for n in given))
-        checks.check_count_fields(self, "rows", "width", "layers", "heads", "classes")
-        if len(self.size) != 2 or self.size[0] % self.rows:
-            raise McoverError(
-                f"size is {self.size} and rows is {self.rows}; write height and width, e.g. "
-                "(28, 28), and rows that divide the height."
-            )
+        check_counts(self, "rows", "width", "layers", "heads", "classes")
+        check_numbers(self, "dropout", least=0, below=1)
+        if self.size[0] % self.rows:
+            raise McoverError(f"rows is {self.rows}; write a divisor of the height {self.size[0]}.")
         if self.width % self.heads:
-            raise McoverError(
-                f"width is {self.width} and heads is {self.heads}; write a width that the heads "
-                "divide."
-            )
-        weights = self.width * (self.rows * self.size[1] + 8 * self.layers * self.width)
-        checks.check_memory(8 * weights, f"{self}", "take a smaller width")
-        checks.check_float_fields(self, "dropout", least=0, below=1)
-
-    def __str__(self) -> str:
-        return (
-            f"transformer of {self.size[0] // self.rows} tokens, width {self.width}, "
-            f"{self.heads} heads, {self.layers} layer{'s' * (self.layers > 1)}"
-        )
+            raise McoverError(f"heads is {self.heads}; write a divisor of the width {self.width}.")
 
     def build(self, seed: Seed) -> RowTransformer:
-        """A new network whose weights are drawn by the seed alone."""
+        """A new network with weights drawn from the seed."""
         with seeded(seed):
             return RowTransformer(self)
 
@@ -209,7 +159,7 @@ class RowTransformer(nn.Module):
         self.answer = nn.Linear(kind.width, kind.classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The answer to the mean over the tokens."""
+        """The linear readout of the mean over the tokens."""
         read: torch.Tensor = self.layers(self.embed(self.tokens(images).flatten(2)) + self.place)
         answer: torch.Tensor = self.answer(self.norm(read).mean(1))
         return answer
@@ -217,72 +167,30 @@ class RowTransformer(nn.Module):
 
 @dataclass(frozen=True)
 class CommitteeModel:
-    """A committee machine; images are flattened.
-
-    >>> CommitteeModel(64, hidden=3).build(seed=0)
-    CommitteeMachine(inputs=64, hidden=3, schedule=slow)
-    """
-
-    kind: ClassVar[str] = "committee"
+    """A committee machine; images are flattened."""
 
     inputs: int
     hidden: int = 9
     schedule: Sharpening = SLOW
     """How β and γ grow."""
 
-    def __str__(self) -> str:
-        return f"committee {self.inputs}-{self.hidden}-1, {self.schedule}"
-
     def build(self, seed: Seed) -> CommitteeMachine:
-        """A new machine whose weights are drawn by the seed alone."""
+        """A new machine with weights drawn from the seed."""
         return CommitteeMachine(self.inputs, self.hidden, schedule=self.schedule, seed=seed)
 
 
 Architecture = Mlp | Conv | Transformer | CommitteeModel
 
 
-def save(model: nn.Module, kind: Architecture, path: str | Path, **facts: Any) -> tuple[Path, Path]:
-    """Writes PATH.safetensors, the weights, and PATH.json: what they are weights of, and facts.
-
-    Each file is written whole or not at all.
-    """
-    weights, config = _paths(path)
-    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    about: dict[str, Any] = {"model": to_plain(kind)}
-    if isinstance(model, CommitteeMachine):
-        about["sharpness"] = [model.beta, model.gamma]
-    write_atomic(weights, packed(tensors))
-    write_atomic(config, (json.dumps(about | facts, indent=1) + "\n").encode())
-    return weights, config
-
-
-def load(path: str | Path) -> nn.Module:
-    """The model that :func:`save` wrote to PATH.safetensors and PATH.json, ready to use."""
-    try:
-        weights, config = _paths(path)
-        given = json.loads(config.read_text())
-        kind: Architecture = from_plain(Architecture, given["model"], "the model")
-        model = kind.build(seed=0)
-        model.load_state_dict(load_file(weights))
-        if isinstance(model, CommitteeMachine):
-            pair = (checks.check_float("sharpness", one, above=0) for one in given["sharpness"])
-            model.beta, model.gamma = pair
-    except _UNREADABLE as error:
-        raise McoverError(
-            f"cannot read a model from {path}.json and {path}.safetensors: {error}; give the path "
-            "that 'mcover train' printed, without its ending."
-        ) from error
-    return model.eval()
-
-
-def _paths(path: str | Path) -> tuple[Path, Path]:
-    target = Path(path)
-    return target.with_name(f"{target.name}.safetensors"), target.with_name(f"{target.name}.json")
+def check_sizes(name: str, sizes: Sequence[int], least: int, what: str) -> None:
+    """A tuple of at least ``least`` positive integers."""
+    if len(sizes) < least or min(sizes) < 1:
+        raise McoverError(f"{name} is {sizes}; write {what}.")
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums in one order, so that outcomes do not depend on how many CPUs there are."""
+    """Limits torch to one thread: sums are then added in one order on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -293,15 +201,16 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: Seed, device: torch.device | None = None) -> Iterator[None]:
-    """Inside, torch's own generator follows the seed; outside, it is as it was.
+    """Seeds torch's global generator inside the block and restores its state afterwards.
 
     For what takes no generator: the initialisation of layers, and dropout.
     """
-    where = [device] if device is not None and device.type == "cuda" else []
-    number = int(seed_sequence(seed).generate_state(1)[0])
-    with torch.random.fork_rng(devices=where):
+    cuda = [device] if device is not None and device.type == "cuda" else []
+    sequence = seed if isinstance(seed, SeedSequence) else SeedSequence(seed)
+    number = int(sequence.generate_state(1)[0])
+    with torch.random.fork_rng(devices=cuda):
         torch.default_generator.manual_seed(number)
-        for one in where:
+        for one in cuda:
             with torch.cuda.device(one):
                 torch.cuda.manual_seed(number)
         yield

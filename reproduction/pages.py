@@ -1,78 +1,91 @@
-"""Writes ``README.md``, ``frontier.md`` and ``sweeps.md`` here: prose, and tables of the rows.
+"""The pages of results: prose with tables computed from the committed rows.
 
-    python results/page.py           # writes the pages
-    python results/page.py --check   # says whether they are what the rows give
-
-The prose is in the files that end in ``.md.j2``. In there, ``{{ table(study, title) }}`` is a table
-that ``mcover study show STUDY --scale paper --markdown`` prints of the rows in STUDY.csv,
-``{{ sweep(title) }}`` one of ``sweeps.py`` and ``{{ amp }}`` that of ``amp.py``.
+``python -m reproduction pages`` writes ``README.md``, ``frontier.md`` and ``sweeps.md`` to
+``reproduction/results``. The prose is in the files that end in ``.md.j2``. In them,
+``{{ table(study, title) }}`` is a table of the rows in STUDY.csv, ``{{ sweep(title) }}`` one of
+``sweeps.py`` and ``{{ amp }}`` that of ``amp.py``.
 """
 
-import sys
+from __future__ import annotations
+
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import sweeps
 from jinja2 import Environment, StrictUndefined
 
+from mcover.errors import McoverError
+from reproduction import sweeps
 from reproduction.rows import by_key, read_csv
-from reproduction.studies import find_study, summarize
-from reproduction.summary import Table
+from reproduction.studies import find_study
+from reproduction.summary import FOOTNOTE, OUTDATED, Table, summarize
 
-HERE = Path(__file__).parent
-OTHER_FILES = {"table-1": ("perceptron-variants", "committee-errors", "mlp-errors")}
+RESULTS = Path(__file__).parent / "results"
+# Studies whose rows are in the files of other studies.
+_OTHER_FILES = {"table-1": ("perceptron-variants", "committee-errors", "mlp-errors")}
 
 
-def pages() -> dict[Path, str]:
-    """What each page holds."""
+def write_pages() -> list[Path]:
+    """Writes every page and returns their paths."""
+    pages = render_pages()
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+    return list(pages)
+
+
+def check_pages() -> list[Path]:
+    """The pages that differ from what the committed rows give; empty if none does."""
+    return [
+        path
+        for path, text in render_pages().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+
+
+def render_pages() -> dict[Path, str]:
+    """The text of each page, by its path."""
     swept = sweeps.tables()
-    # Markdown, not HTML: nothing is to be escaped.
+    # Markdown, not HTML: nothing is escaped.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
     given = {
-        "table": table,
-        "sweep": lambda title: _one(swept, title).markdown(),
-        "amp": (HERE / "amp.md").read_text(encoding="utf-8").strip(),
+        "table": _table,
+        "sweep": lambda title: _find(swept, title).markdown(),
+        "amp": (RESULTS / "amp.md").read_text(encoding="utf-8").strip(),
     }
-    more = "\n".join(f"**{one.title}**\n\n{one.markdown()}\n" for one in swept)
-    filled = {HERE / "sweeps.md": more}
-    for template in sorted(HERE.glob("*.md.j2")):
+    pages = {
+        RESULTS / "sweeps.md": "\n".join(f"**{one.title}**\n\n{one.markdown()}\n" for one in swept)
+    }
+    for template in sorted(RESULTS.glob("*.md.j2")):
         prose = environment.from_string(template.read_text(encoding="utf-8"))
-        filled[template.with_suffix("")] = prose.render(given)
-    return filled
+        pages[template.with_suffix("")] = prose.render(given)
+    return {path: _with_footnote(text) for path, text in pages.items()}
 
 
-def table(name: str, title: str, without: tuple[str, ...] = (), exact: bool = False) -> str:
-    """A table of a study; lines that have one of some words in them may be left out."""
-    found = _one([one for one in tables(name) if not exact or one.title == title], title)
+def _with_footnote(text: str) -> str:
+    # A mark follows a count; the prose may name the sign without using it.
+    return f"{text}\n{FOOTNOTE}\n" if re.search(rf"\d{OUTDATED}", text) else text
+
+
+def _table(name: str, title: str, without: tuple[str, ...] = (), exact: bool = False) -> str:
+    """A table of a study; lines that contain one of the words in ``without`` are left out."""
+    found = _find([one for one in _tables(name) if not exact or one.title == title], title)
     lines = [line for line in found.lines if not any(word in str(line) for word in without)]
     return Table(title, found.header, tuple(lines)).markdown()
 
 
 @cache
-def tables(name: str) -> tuple[Table, ...]:
+def _tables(name: str) -> tuple[Table, ...]:
     """All tables of a study at the paper's scale."""
-    files = OTHER_FILES.get(name, (name,))
-    rows = by_key(row for file in files for row in read_csv(HERE / f"{file}.csv"))
+    files = _OTHER_FILES.get(name, (name,))
+    rows = by_key(row for file in files for row in read_csv(RESULTS / f"{file}.csv"))
     study = find_study(name)
     return summarize(study, "paper", study.plan("paper"), rows).tables
 
 
-def _one(found: Sequence[Table], title: str) -> Table:
-    fitting = [one for one in found if one.title.startswith(title)]
+def _find(tables: Sequence[Table], title: str) -> Table:
+    fitting = [one for one in tables if one.title.startswith(title)]
     if len(fitting) != 1:
-        names = "; ".join(one.title for one in found)
-        raise SystemExit(f"{len(fitting)} tables begin with {title!r}; there are: {names}")
+        names = "; ".join(one.title for one in tables)
+        raise McoverError(f"{len(fitting)} tables begin with {title!r}; write one of: {names}.")
     return fitting[0]
-
-
-def main() -> None:
-    for path, text in pages().items():
-        if "--check" not in sys.argv[1:]:
-            path.write_text(text, encoding="utf-8")
-        elif text != path.read_text(encoding="utf-8"):
-            raise SystemExit(f"{path} is not what the rows give; run 'python results/page.py'.")
-
-
-if __name__ == "__main__":
-    main()

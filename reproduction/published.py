@@ -1,8 +1,8 @@
-"""Files of published data sets: found, or fetched, and verified.
+"""Files of published data sets: found on disk or downloaded, and verified.
 
-They are looked for in a folder you name and in the cache, and fetched otherwise. A file counts only
-if the SHA-256 of its decompressed content is the published one, wherever it came from, so a mirror
-that compresses anew is as good as the original.
+A file is searched in the folder $MCOVER_DATA and in the cache, and downloaded otherwise. Its
+decompressed content must have the published SHA-256, wherever it came from; so a mirror may use
+other compression settings.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import hashlib
 import io
 import os
 import sys
+import tempfile
 import urllib.request
 import zlib
 from pathlib import Path
 from typing import Any
 
-from mcover import checks
-from mcover.errors import McoverError
-from mcover.files import write_atomic
+from mcover import McoverError
 
 VARIABLE = "MCOVER_DATA"
 TIMEOUT = 30.0  # seconds without an answer
@@ -55,7 +54,7 @@ CHECKSUMS = {
 
 
 def content(dataset: str, file: str) -> bytes:
-    """The decompressed content of one file of a data set, found or fetched, and verified."""
+    """The verified, decompressed content of one file of a data set."""
     named = os.environ.get(VARIABLE)
     if named and not Path(named).is_dir():
         raise McoverError(
@@ -70,7 +69,7 @@ def content(dataset: str, file: str) -> bytes:
 
 
 def _cache_folder() -> Path:
-    """Where fetched files are kept: the platform's cache folder, in ``mcover``."""
+    """Where downloaded files are kept: ``mcover`` in the platform's cache folder."""
     home = Path.home()
     usual = {
         "win32": Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")),
@@ -81,7 +80,7 @@ def _cache_folder() -> Path:
 
 
 def _verified(found: bytes, dataset: str, file: str, where: str) -> bytes:
-    """The content, decompressed where it is a gzip file, if it is the published one."""
+    """The content, decompressed if it is a gzip file; refused unless it is the published one."""
     if found.startswith(b"\x1f\x8b"):
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(found)) as stream:
@@ -100,7 +99,7 @@ def _verified(found: bytes, dataset: str, file: str, where: str) -> bytes:
 
 
 def _fetch(dataset: str, file: str, looked: list[Path]) -> bytes:
-    """Fetches, verifies, then puts the file into the cache: a file there is always a whole one."""
+    """Downloads and verifies a file, then moves it into the cache in one step."""
     failures = []
     for address in ADDRESSES[dataset]:
         try:
@@ -109,23 +108,31 @@ def _fetch(dataset: str, file: str, looked: list[Path]) -> bytes:
         except (OSError, McoverError) as error:  # urllib's errors and timeouts are all OSErrors
             failures.append(f"{address}: {getattr(error, 'reason', error)}")
             continue
-        write_atomic(_cache_folder() / dataset / f"{file}.gz", sent)
+        _write(_cache_folder() / dataset / f"{file}.gz", sent)
         return found
     raise McoverError(
-        f"{dataset} is not on this machine and could not be fetched. Looked for {file}.gz in "
+        f"{dataset} is not on this machine and could not be downloaded. Looked for {file}.gz in "
         f"{', '.join(map(str, looked))}; tried {'; '.join(failures)}. Without a network, put the "
         f"files {', '.join(f'{name}.gz' for name in FILES)} in a folder "
         f"FOLDER/{dataset}/ and set {VARIABLE}=FOLDER; or use 'digits', which needs no download."
     )
 
 
+def _write(path: Path, content: bytes) -> None:
+    """Renames a temporary file: another process never reads half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(path)
+
+
 def _download(address: str) -> bytes:
-    """What is at an https address, which may not lead elsewhere; not more than our files have."""
+    """The content at an https address, redirected to https only, of at most MOST_BYTES."""
     _require_https(address)
     with _open(address) as answer:
         found: bytes = answer.read(MOST_BYTES + 1)
     if len(found) > MOST_BYTES:
-        raise McoverError(f"more than {checks.readable_bytes(MOST_BYTES)}, which no file has.")
+        raise McoverError(f"more than {MOST_BYTES:,} bytes; the published files are smaller.")
     return found
 
 
@@ -143,4 +150,4 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
 
 def _require_https(address: str) -> None:
     if not address.startswith("https://"):
-        raise McoverError(f"{address} is not https, and is not fetched from.")
+        raise McoverError(f"{address} is not an https address; only https is downloaded from.")

@@ -18,11 +18,17 @@ from reproduction.study import Cell, Plan, Rows, Scale, Study
 
 NOTHING = "–"
 CHOSEN = "✓"
+OUTDATED = "†"
+"""Follows the n of a cell that has rows of an older revision of its trial."""
+FOOTNOTE = (
+    f"{OUTDATED} rows of an earlier revision of this trial: today's code draws other numbers from "
+    "the same seeds."
+)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of text under a header: for the terminal, the report and Markdown alike."""
+    """Lines of text under a header, for the terminal and for Markdown."""
 
     title: str
     header: tuple[str, ...]
@@ -40,6 +46,17 @@ class Table:
         lines = [self.header, ["---"] * len(self.header), *self.lines]
         escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
         return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+    def text(self) -> str:
+        """The table as plain text for the terminal, in aligned columns."""
+        lines = [self.header, *self.lines]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        rule = tuple("-" * width for width in widths)
+        aligned = (
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in (self.header, rule, *self.lines)
+        )
+        return "\n".join((self.title, *aligned))
 
 
 def text(value: Estimate | None, spec: str) -> str:
@@ -81,6 +98,13 @@ class Point:
     def x(self) -> str | None:
         """What is swept, where something is."""
         return None if self.cell.x is None else f"{self.cell.x:g}"
+
+    @property
+    def n(self) -> str:
+        """The number of trials, marked if any is of an older revision of the trial."""
+        current = getattr(self.cell.trial, "revision", 1)
+        outdated = any(getattr(row, "revision", 1) < current for row in self.rows)
+        return f"{len(self.rows)}{OUTDATED if outdated else ''}"
 
     @property
     def metric(self) -> Metric:
@@ -236,7 +260,7 @@ def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
             (point.cell.chosen or NOTHING) if picked else None,
             str(point.cell.published or NOTHING) if stated else None,
             *(text(point.estimates.get(metric), metric.spec) for metric in metrics.values()),
-            *(str(len(point.rows)), str(len(point.failures)) if broken else None),
+            *(point.n, str(len(point.failures)) if broken else None),
         )
         for point in points
     ]

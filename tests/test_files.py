@@ -56,7 +56,7 @@ def test_what_cannot_be_written_is_named(tmp_path):
         (tmp_path, "it is a folder"),
         (tmp_path / "file" / "below", "(File exists|Not a directory)"),
         (tmp_path / ("x" * 300), "too long"),
-        (tmp_path / "pipe", "no ordinary file"),
+        (tmp_path / "pipe", "not a regular file"),
         ("nul\0byte", "null"),
     ):
         with pytest.raises(McoverError, match=f"cannot write .*{why}"):

@@ -15,12 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reproduction.committee import CommitteeMachine
 
 import mcover
 from mcover import annealing, nn, optim, permutations, routing, statistics
-from reproduction import data, models
-from reproduction import training as lab_training
 
 POOL: dict[str, Any] = {
     "none": None,
@@ -97,16 +94,10 @@ def seed(value: Any) -> bool:
     return value is None or (is_whole(value) and value >= 0)
 
 
-# What the pool cannot tell apart from a valid value, for a domain of its own.
-def share(value: Any) -> bool:
-    return is_real(value) and 0 <= value < 1
-
-
 RING = mcover.GaussianRing(1.5, shift=1)
 PROBLEM = annealing.teacher_student(11, 1.0, seed=0)
 NET = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
 COVERED = mcover.lift(NET, 2, RING, "directed", seed=0)
-DIGITS = data.load("digits")
 
 
 def anneal(**given: Any) -> Any:
@@ -133,31 +124,9 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
         {
             "sigma": real(above=0, inf=True),
             "shift": real(-1e15, 1e15),
-            "skew": lambda v: is_real(v) and -1 < v < 1,
         },
     ),
-    "Band": (mcover.Band, {}, {"width": whole(0), "one_sided": flag}),
-    "Chain": (
-        mcover.Chain,
-        {},
-        {"sigma": real(above=0, inf=True), "skew": lambda v: is_real(v) and -1 < v < 1},
-    ),
-    "Blocks": (
-        mcover.Blocks,
-        {},
-        {"count": whole(1), "sigma": real(above=0, inf=True), "shift": real(-1e15, 1e15)},
-    ),
-    "Torus": (
-        mcover.Torus,
-        {},
-        {
-            "rows": whole(1),
-            "cols": whole(1),
-            "sigma": real(above=0, inf=True),
-            "row_shift": real(-1e15, 1e15),
-            "col_shift": real(-1e15, 1e15),
-        },
-    ),
+    "Chain": (mcover.Chain, {}, {"sigma": real(above=0, inf=True)}),
     "Custom": (mcover.Custom, {}, {"values": nothing}),
     "mix": (
         lambda topologies, weights: mcover.mix(*topologies, weights=weights),
@@ -349,60 +318,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
         lambda **given: optim.EntropySGD(stack(), **{"lr": 0.1} | given),
         {},
         {"lr": real(0), "inner_steps": whole(1), "scope": real(0, inf=True), "scoping": real(0)},
-    ),
-    "Training": (
-        lab_training.Training,
-        {},
-        {
-            "epochs": whole(1),
-            "batch": whole(1),
-            "lr": real(above=0),
-            "momentum": real(0),
-            "weight_decay": real(0),
-            "weight_noise": real(0),
-            "evaluate_every": whole(1),
-            "stop_loss": optional(real(0)),
-            "stop_error": optional(real(0)),
-            "judge": nothing,
-        },
-    ),
-    "NetworkTrial": (
-        lab_training.NetworkTrial,
-        {},
-        {
-            "training": nothing,
-            "model": nothing,
-            "method": nothing,
-            "images": optional(whole(1)),
-            "validation": optional(whole(1)),
-            "dropout": share,
-        },
-    ),
-    "CommitteeTrial": (
-        lab_training.CommitteeTrial,
-        {},
-        {"training": nothing, "hidden": whole(1)},
-    ),
-    "fit": (
-        lab_training.fit,
-        {
-            "model": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
-            "data": DIGITS,
-            "training": lab_training.Training(epochs=1),
-        },
-        {"model": nothing, "data": nothing, "training": nothing},
-    ),
-    "load": (data.load, {}, {"name": nothing}),
-    "subset": (
-        data.subset,
-        {"dataset": DIGITS, "count": 10, "seed": 0},
-        {"dataset": nothing, "count": whole(1, 1000), "seed": seed},
-    ),
-    "models.load": (models.load, {}, {"path": nothing}),
-    "CommitteeMachine": (
-        CommitteeMachine,
-        {"inputs": 5},
-        {"inputs": whole(1, 1000), "hidden": whole(1, 1000)},
     ),
 }
 

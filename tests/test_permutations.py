@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from kernels_under_test import NAMES, TOPOLOGIES, random_kernel
+from kernels_under_test import NAMES, TOPOLOGIES, band, random_kernel, torus
 from mcover import (
-    Band,
-    Blocks,
     Chain,
     Custom,
     GaussianRing,
     Identity,
     McoverError,
-    Torus,
     Uniform,
     mix,
     permutations,
@@ -115,49 +112,20 @@ def largest_deviation(routes, exact):
 
 
 MANY_COVERS = [
-    *[
-        (GaussianRing(sigma, shift), 21)
-        for sigma in (0.1, 0.3, 0.6, 1.0, 3.0)
-        for shift in (0, 0.5)
-    ],
-    (GaussianRing(0.8, shift=0.25, skew=-0.8), 21),
+    *[(GaussianRing(sigma, shift=0.5), 21) for sigma in (0.1, 0.3, 1.0, 3.0)],
     (GaussianRing(1.5, shift=2), 22),
-    (GaussianRing(2.0, shift=-3.4, skew=0.6), 23),
     (GaussianRing(0.45, shift=10.5), 21),
-    (Band(1), 21),
-    (Band(2), 22),
-    (Band(1, one_sided=True), 21),
-    (Band(3, one_sided=True), 22),
+    (band(2, 22), 22),
+    (band(3, 22, one_sided=True), 22),
     (Chain(0.3), 21),
-    (Chain(1.0), 22),
-    (Chain(1.5, skew=-0.6), 21),
-    (Blocks(3, sigma=0.3, shift=0.5), 21),
-    (Blocks(7, sigma=0.5, shift=0.5), 21),
-    (Blocks(11, sigma=0.4, shift=0.3), 22),
-    (Torus(3, 7, sigma=0.3, col_shift=0.5), 21),
-    (Torus(3, 7, sigma=0.45, col_shift=0.5), 21),
-    (Torus(7, 3, sigma=0.2, row_shift=0.5, col_shift=0.5), 21),
-    (Torus(2, 11, sigma=0.6, row_shift=0.3, col_shift=0.5), 22),
+    (torus(3, 7, sigma=0.3, col_shift=0.5), 21),
+    (torus(7, 3, sigma=0.2, row_shift=0.5, col_shift=0.5), 21),
     (mix(Identity(), GaussianRing(0.3, shift=5)), 21),
-    (mix(Identity(), Uniform(), weights=[9, 1]), 21),
     (mix(GaussianRing(0.3, shift=0.5), Uniform(), weights=[999, 1]), 22),
-    (mix(Band(1), Torus(3, 7, sigma=0.3, col_shift=0.5)), 21),
-    (Custom(random_kernel(21, seed=0)), 21),
     (Custom(random_kernel(21, seed=1) ** 4), 21),
     (Custom(np.kron(np.eye(7), random_kernel(3, seed=2))), 21),
     (Custom(np.kron(random_kernel(3, seed=2) ** 3, np.ones((7, 7)))), 21),
-    (GaussianRing(0.8, shift=0.5), 22),
-    (GaussianRing(4, shift=2), 22),
-    (Band(2, one_sided=True), 22),
-    (Torus(2, 11, sigma=0.45, row_shift=0.5, col_shift=0.5), 22),
-    (mix(Identity(), Uniform(), weights=[9, 1]), 22),
-    (GaussianRing(0.3, shift=0.5), 23),
-    (Chain(1.5, skew=-0.6), 23),
-    (Torus(4, 6, sigma=0.3, col_shift=0.5), 24),
-    (Blocks(12, sigma=0.4, shift=0.5), 24),
-    (Chain(0.5), 24),
-    (GaussianRing(0.8, shift=0.25, skew=-0.8), 25),
-    (Torus(2, 13, sigma=0.45, col_shift=0.5), 26),
+    (torus(4, 6, sigma=0.3, col_shift=0.5), 24),
 ]
 
 
@@ -175,10 +143,9 @@ def test_chain_marginals_are_the_exact_ones_beyond_the_table(topology, covers):
 @pytest.mark.parametrize(
     "topology",
     [
-        Torus(3, 7, sigma=0.3, col_shift=0.5),
-        GaussianRing(0.8, shift=0.25, skew=-0.8),
-        Band(1, one_sided=True),
-        Band(1),
+        torus(3, 7, sigma=0.3, col_shift=0.5),
+        band(1, 21, one_sided=True),
+        band(1, 21),
     ],
     ids=repr,
 )
@@ -218,15 +185,12 @@ def marginals_by_sets(kernel):
 
 
 @pytest.mark.parametrize(
-    ("topology", "covers"),
-    [(Band(1), 60), (Band(1, one_sided=True), 100), (Band(2, one_sided=True), 40)],
-    ids=repr,
+    ("width", "covers", "one_sided"), [(1, 60, False), (1, 100, True), (2, 40, True)]
 )
-def test_kernels_with_zeros_are_drawn_at_any_number_of_covers(topology, covers):
-    kernel = topology.matrix(covers)
-    np.testing.assert_allclose(
-        marginals_by_sets(topology.matrix(7)), permutations.marginals(topology.matrix(7))
-    )
+def test_kernels_with_zeros_are_drawn_at_any_number_of_covers(width, covers, one_sided):
+    small = band(width, 7, one_sided).matrix(7)
+    np.testing.assert_allclose(marginals_by_sets(small), permutations.marginals(small))
+    kernel = band(width, covers, one_sided).matrix(covers)
     drawn = permutations.sample(kernel, 2_000, seed=5)
     assert np.all(kernel[np.arange(covers), drawn] > 0)
     assert largest_deviation(drawn, marginals_by_sets(kernel)) < 5
@@ -276,9 +240,8 @@ def test_a_chain_that_does_not_mix_is_not_believed(monkeypatch):
     run_swaps.kernel = GaussianRing(1.5, shift=2).matrix(21)
     assert permutations.sample(run_swaps.kernel, 10, seed=0).shape == (10, 21)
     for topology in (
-        Torus(3, 7, sigma=0.3, col_shift=0.5),
-        Torus(3, 7, sigma=0.45, col_shift=0.5),
-        GaussianRing(0.8, shift=0.25, skew=-0.8),
+        torus(3, 7, sigma=0.3, col_shift=0.5),
+        torus(3, 7, sigma=0.45, col_shift=0.5),
     ):
         run_swaps.kernel = topology.matrix(21)
         with pytest.raises(McoverError, match=r"chains from different starts.*method='exact'"):
@@ -296,7 +259,7 @@ def test_loops_that_do_not_end_are_not_believed(monkeypatch):
 
 
 def test_the_chain_at_many_covers_does_not_depend_on_threads():
-    sampler = Sampler(Torus(3, 7, sigma=0.3, col_shift=0.5).matrix(21))
+    sampler = Sampler(torus(3, 7, sigma=0.3, col_shift=0.5).matrix(21))
     one, two, four = (sampler.sample(9_001, seed=7, threads=t) for t in (1, 2, 4))
     again = permutations.sample(sampler.matrix, 9_001, seed=7, threads=3)
     for other in (two, four, again):

@@ -1,6 +1,6 @@
-"""What users may rely on, in one list: a change of it is meant, and shows in a diff.
+"""The public API as one list: a change of it is intended, and shows in a diff.
 
-``python tests/test_public_api.py`` writes the list anew; CONTRIBUTING.md says what a change means
+``python tests/test_public_api.py`` rewrites the list; CONTRIBUTING.md says what a change means
 for the version number.
 """
 
@@ -18,22 +18,36 @@ import mcover
 
 FILE = Path(__file__).with_name("public_api.txt")
 SOURCE = Path(mcover.__file__).parent
-MODULES = ("", "annealing", "errors", "nn", "nn.binary", "optim", "permutations", "statistics")
-NOT_DOORS = ("cli", "lab", *MODULES)
-HOW = "if it is meant, write python tests/test_public_api.py, and a line in CHANGELOG.md"
+MODULES = (
+    "",
+    "annealing",
+    "errors",
+    "nn",
+    "nn.binary",
+    "optim",
+    "permutations",
+    "plain",
+    "statistics",
+)
+NOT_INTEGRATIONS = ("cli", *MODULES)
+HOW = "if it is intended, run python tests/test_public_api.py, and a line in CHANGELOG.md"
 
 
-def tree(room: str) -> ast.Module:
-    folder = SOURCE.joinpath(*room.split("."))
+def tree(part: str) -> ast.Module:
+    folder = SOURCE.joinpath(*part.split("."))
     path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     return ast.parse(path.read_text())
 
 
-def doors() -> list[str]:
-    """Rooms that say what is public in them, and need another framework."""
-    rooms = sorted(path.stem for path in SOURCE.iterdir() if path.suffix in ("", ".py"))
-    rooms = [room for room in rooms if not room.startswith("_") and room not in NOT_DOORS]
-    return [room for room in rooms if stated(tree(room)) is not None]
+def integrations() -> list[str]:
+    """Modules with ``__all__`` that need another package, matplotlib included."""
+    names_of_modules = sorted(path.stem for path in SOURCE.iterdir() if path.suffix in ("", ".py"))
+    names_of_modules = [
+        part
+        for part in names_of_modules
+        if not part.startswith("_") and part not in NOT_INTEGRATIONS
+    ]
+    return [part for part in names_of_modules if stated(tree(part)) is not None]
 
 
 def stated(module: ast.Module) -> list[str] | None:
@@ -44,9 +58,9 @@ def stated(module: ast.Module) -> list[str] | None:
     return None
 
 
-def names(room: str) -> list[str]:
+def names(part: str) -> list[str]:
     """``__all__``; without it what is imported as itself, and what is defined."""
-    module = tree(room)
+    module = tree(part)
     found = stated(module)
     if found is None:
         found = []
@@ -61,14 +75,14 @@ def names(room: str) -> list[str]:
 
 def lines() -> Iterator[str]:
     listed: dict[int, str] = {}
-    for room in MODULES:
-        module = importlib.import_module(f"mcover.{room}".rstrip("."))
-        for name in names(room):
+    for part in MODULES:
+        module = importlib.import_module(f"mcover.{part}".rstrip("."))
+        for name in names(part):
             value, full = getattr(module, name), f"{module.__name__}.{name}"
             first = listed.setdefault(id(value), full)
             yield from described(full, value) if first == full else [f"{full} = {first}"]
-    for room in doors():
-        yield from (f"mcover.{room}.{name}" for name in names(room))
+    for part in integrations():
+        yield from (f"mcover.{part}.{name}" for name in names(part))
 
 
 def described(name: str, value: object) -> Iterator[str]:
@@ -127,11 +141,11 @@ def test_the_public_api_is_the_list():
 
 def test_all_that_is_public_can_be_read():
     assert set(mcover.__all__) == set(names(""))
-    for room in (one for one in MODULES if one):
-        assert names(room), room
+    for part in (one for one in MODULES if one):
+        assert names(part), part
 
 
-def test_a_door_without_its_framework_names_the_extra(monkeypatch):
+def test_an_integration_without_its_package_names_the_extra(monkeypatch):
     for name in [one for one in sys.modules if one.startswith("mcover.lightning")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("lightning", "pytorch_lightning"):

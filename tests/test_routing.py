@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from kernels_under_test import NAMES, TOPOLOGIES
-from mcover import Band, Chain, GaussianRing, Identity, McoverError, Uniform, permutations
+from kernels_under_test import NAMES, TOPOLOGIES, band
+from mcover import Chain, GaussianRing, Identity, McoverError, Uniform, permutations
 from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
 from mcover.permutation_kernels import alias_table
@@ -162,7 +162,7 @@ def away_from_own_sources(bank):
 
 
 @pytest.mark.parametrize(
-    ("topology", "covers"), [*TOPOLOGIES, (Band(1), 8), (Chain(0.9), 7)], ids=str
+    ("topology", "covers"), [*TOPOLOGIES, (band(1, 8), 8), (Chain(0.9), 7)], ids=str
 )
 def test_indices_follow_the_exact_law(topology, covers):
     bank = draw_indexed_bank(topology, covers, sources=50_000, size=4, seed=1)
@@ -214,7 +214,7 @@ def test_indexed_banks_keep_their_own_sources_and_their_inverses(covers):
 
 @pytest.mark.parametrize(
     ("topology", "covers"),
-    [(GaussianRing(1.5, shift=2), 6), (Band(1), 7), (Chain(1.2), 9), (GaussianRing(0.8), 12)],
+    [(GaussianRing(1.5, shift=2), 6), (band(1, 7), 7), (Chain(1.2), 9), (GaussianRing(0.8), 12)],
     ids=str,
 )
 def test_marginals_of_indexed_banks_are_those_of_the_law(topology, covers):

@@ -1,6 +1,6 @@
-"""One training entry for every model and method: options, trials and the loop.
+"""Training of every model with every method: options, trials and the loop.
 
-torch is loaded with the first use of ``fit``, so that options can be read without it.
+``fit`` imports torch at its first use: listing studies does not need it.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Trials of networks of ±1 weights, judged under every policy of collapse in one run."""
+"""Trials of networks of ±1 weights, evaluated under every policy of collapse in one run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from mcover import checks
-from mcover.errors import McoverError
+from mcover import McoverError
+from reproduction.checks import check_choice, check_counts, check_numbers
 from reproduction.data import Dataset, Images, Labels, holdout
 from reproduction.training import options
-from reproduction.training.options import SGD, BinaryMethod, Lifted, Training
-from reproduction.training.trials import _Trial
+from reproduction.training.options import BinaryMethod, Lifted, Training
+from reproduction.training.trials import ModelTrial
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,43 +22,45 @@ if TYPE_CHECKING:
 BinaryModel = Literal["binary-mlp", "binary-conv"]
 Policy = Literal["latents", "signs", "best"]
 
-_SHARE = 10  # one of so many training images is held out
+_HELD_OUT = 10  # one of this many training images is held out
 _TRAINING = Training(60, batch=90, lr=0.01, optimizer="adam", lr_schedule="cosine")
-_PLAIN = SGD()
 
 
 @dataclass(frozen=True)
-class BinaryTrial(_Trial):
-    """A network of ±1 weights, inputs and hidden units on images.
+class BinaryTrial(ModelTrial):
+    """A network with ±1 weights, inputs and hidden units on images.
 
-    A tenth of the training images is held out in every trial, for the policy that picks a cover by
-    its error on them. Norms are computed anew for whatever is evaluated, on 10,000 of the others.
+    A tenth of the training images is held out in every trial, for the policy that picks the cover
+    of least error on them. Batch norms of every evaluated model are recomputed on up to 10,000 of
+    the other images.
     """
 
     kind: ClassVar[str] = "binary-network"
-    methods: ClassVar[tuple[type[BinaryMethod], ...]] = options.BINARY_METHODS
+    # 1: the committed rows of every method are reproduced bit for bit.
+    revision: ClassVar[int] = 1
+    methods: ClassVar[object] = BinaryMethod
 
     training: Training = _TRAINING
     """How to train."""
-    method: BinaryMethod = _PLAIN
-    """What moves the latent weights; SGD() is plain straight-through training, by whichever
-    optimizer."""
+    method: BinaryMethod = options.PLAIN
+    """How latent weights are updated; SGD() is plain straight-through training with the optimizer
+    of ``training``."""
     model: BinaryModel = "binary-mlp"
-    """Three hidden layers, or convolutions of 16 and 32 channels."""
+    """MLP with three hidden layers, or convolutions with 16 and 32 channels."""
     hidden: int = 256
     """Units of each hidden layer of binary-mlp."""
     latents: float = 0.05
     """Latent weights are drawn uniformly from ± this."""
     policy: Policy = "latents"
-    """What one model takes from the covers for ``error``: the signs of the mean of latents, the
-    majority of signs, or the cover that is best on held-out images."""
+    """How ``error`` collapses the covers: the signs of the mean latents, the majority of signs, or
+    the cover that is best on held-out images."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.check_choice("model", self.model, get_args(BinaryModel))
-        checks.check_count_fields(self, "hidden", most=options.MOST)
-        checks.check_float_fields(self, "latents", above=0, most=1)
-        checks.check_choice("policy", self.policy, get_args(Policy))
+        check_choice("model", self.model, get_args(BinaryModel))
+        check_counts(self, "hidden")
+        check_numbers(self, "latents", above=0, most=1)
+        check_choice("policy", self.policy, get_args(Policy))
         if self.training.stop_loss is not None or self.training.stop_error is not None:
             raise McoverError(
                 "binary networks are trained for all epochs; leave stop_loss and stop_error out."
@@ -77,28 +79,22 @@ class BinaryTrial(_Trial):
         return self.parts_of(seed)[0]
 
     def parts_of(self, seed: int) -> tuple[Dataset, Images, Labels]:
-        """The images of the trial without those held out, and the latter with their labels."""
+        """The images of the trial without those held out; held-out images; their labels."""
         found = super().images_of(seed)
         drawn = seed if self.subset_seed is None else self.subset_seed
-        parts = holdout(found, max(1, len(found.train_labels) // _SHARE), drawn)
+        parts = holdout(found, max(1, len(found.train_labels) // _HELD_OUT), drawn)
         data = replace(found, train_images=parts.train_images, train_labels=parts.train_labels)
         return data, parts.test_images, parts.test_labels
 
     def run(self, seed: int) -> dict[str, float]:
-        """Trains with one seed on one thread, and evaluates what each policy makes of the covers.
-
-        Raises:
-            KeyboardInterrupt: on Ctrl-C; a part of a trial is no outcome.
-        """
+        """Trains with one seed on one thread, and evaluates the collapse of each policy."""
         from reproduction.models import one_thread
 
         begin, parts = time.process_time(), self.parts_of(seed)
         with one_thread():
             model = self.build(parts[0], seed)
-            history = self.train(seed, data=parts[0], model=model)
-            if history.interrupted:
-                raise KeyboardInterrupt
-            found = _judged(model, *parts)
+            history = self.train(seed, parts[0], model)
+            found = _errors(model, *parts)
         if isinstance(self.method, Lifted) and history.routed_error is not None:
             found["routed_error"] = float(history.routed_error[-1].mean())
         return {
@@ -110,8 +106,8 @@ class BinaryTrial(_Trial):
         }
 
 
-def _judged(model: nn.Module, data: Dataset, images: Images, labels: Labels) -> dict[str, float]:
-    """Test errors under each policy, and of covers by themselves; of a plain model all are its."""
+def _errors(model: nn.Module, data: Dataset, images: Images, labels: Labels) -> dict[str, float]:
+    """Test errors under each policy, and the mean of single covers; equal for a plain model."""
     from torch.optim.swa_utils import update_bn
 
     from mcover.nn import binary
@@ -122,7 +118,7 @@ def _judged(model: nn.Module, data: Dataset, images: Images, labels: Labels) -> 
     test = objective.tensors(data.test_images, data.test_labels)
 
     def error(one: nn.Module) -> float:
-        return float(objective.judge(one, *test, "covers")[1][0])
+        return float(objective.evaluate(one, *test, "covers")[1][0])
 
     if not is_covered(model):
         update_bn(batches, one := copy.deepcopy(model))

@@ -1,4 +1,4 @@
-"""What a training draws: the order of the images, and noise and masks on the weights."""
+"""Random draws of a training: the order of the images, and noise and masks on the weights."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from numpy.random import SeedSequence
 from torch import Tensor, nn
 
-_WHOLE_BYTES = 1 << 25  # up to here all images of a pass are put in order at once: faster
+_GATHER_BYTES = 1 << 25  # up to this size all images of a pass are gathered at once: faster
 
 
 def generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of torch that follows the seed."""
+    """A torch generator seeded from a seed sequence."""
     return torch.Generator(device).manual_seed(int(seed.generate_state(1)[0]))
 
 
 class Batches:
-    """The training images in minibatches, endlessly, in an order drawn anew for every pass.
+    """An endless stream of minibatches; the order of the images is redrawn for every pass.
 
-    All covers share them, or each has its own; the first cover's order is then that of a plain
-    training with the same seed.
+    All covers share a batch, or each of ``each`` covers has its own; the first cover's order is
+    then that of a plain training with the same seed.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Batches:
         self._orders = [generator(one) for one in seeds]
         self.taken = 0
         self.length = -(-len(labels) // size)  # batches in a pass
-        self._whole = (each or 1) * images.nbytes <= _WHOLE_BYTES
+        self._gathered = (each or 1) * images.nbytes <= _GATHER_BYTES
 
     @property
     def passes(self) -> float:
@@ -40,16 +40,16 @@ class Batches:
         return self.taken / self.length
 
     def next(self) -> tuple[Tensor, Tensor]:
-        """Images (B, ...) and labels (B,), with covers first where each has its own."""
+        """Images (B, ...) and labels (B,); (M, B, ...) and (M, B) if covers have their own."""
         number = self.taken % self.length
         if not number:
             drawn = [torch.randperm(len(self.labels), generator=one) for one in self._orders]
             self._order = torch.stack(drawn) if self.each else drawn[0]
-            if self._whole:
+            if self._gathered:
                 self._pass = self.images[self._order], self.labels[self._order]
         self.taken += 1
         span = slice(number * self.size, (number + 1) * self.size)
-        if self._whole:
+        if self._gathered:
             cut = (slice(None), span) if self.each else (span,)
             return self._pass[0][cut], self._pass[1][cut]
         chosen = self._order[..., span]
@@ -58,7 +58,7 @@ class Batches:
 
 @contextmanager
 def noisy(parameters: list[nn.Parameter], scale: float, rng: torch.Generator) -> Iterator[None]:
-    """Inside, all parameters carry Gaussian noise; outside, they are what they were, bit by bit."""
+    """Adds Gaussian noise to all parameters inside the block, and restores them bit for bit."""
     if not scale:
         yield
         return
@@ -77,9 +77,10 @@ def noisy(parameters: list[nn.Parameter], scale: float, rng: torch.Generator) ->
 
 @contextmanager
 def dropped(parameters: list[nn.Parameter], share: float, rng: torch.Generator) -> Iterator[None]:
-    """Inside, a share of all parameters is 0 and the others are larger; outside, they are back.
+    """Sets a share of all parameters to 0 and scales the others inside the block (DropConnect).
 
-    Gradients that are put in place inside are made those of the parameters as they were.
+    At the end parameters are restored, and their gradients are multiplied by the mask: that is the
+    chain rule from masked to original parameters.
     """
     if not share:
         yield

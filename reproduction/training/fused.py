@@ -1,9 +1,9 @@
 """Loss and gradient of all virtual committee machines of a step at once, without autograd.
 
-The M·S virtual machines of a lift with S destinations are gathered into one matrix, multiplied with
-the batch in one product and go through the surrogate together; their errors come back in a second
-product and along the inverse routes. One machine, or M side by side, have nothing to gather. The
-general directed lift computes the same, and is the oracle.
+The M·S virtual machines of a lift with S destinations are gathered into one matrix and multiplied
+with the batch in one product. The surrogate turns fields into their derivatives in place. A second
+product gives the gradients of the virtual weights, which are summed along the inverse routes.
+Machines without routes need no gather. The oracle is autograd through the general directed lift.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, cast
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mcover.compiled import njit
-from mcover.errors import McoverError
+from mcover import McoverError
 from mcover.permutations import Routes
-from mcover.routing import inverse
 
-# Sums in any order and fused products; infinities and NaN are still respected.
+# Reordered sums and fused multiply-adds are allowed; infinities and NaN keep their meaning.
 _SAFE = {"contract", "reassoc"}
 
 
 class Paths(NamedTuple):
-    """Routes as the kernels read them, covers first: (M, S, K·N), and the S that are evaluated."""
+    """Routes and their inverses in the kernels' layout (M, S, K·N), and the destinations used."""
 
     routes: Routes
     back: Routes
@@ -34,29 +33,30 @@ class Paths(NamedTuple):
 
 
 def paths(routes: NDArray[Any], weights: int) -> Paths | None:
-    """Routes of shape (S, sources, M) with covers first and one for each weight.
+    """Routes of shape (S, sources, M), transposed and repeated to one for each weight.
 
-    None where nothing is routed: all destinations are then alike. The kernels index with what is
-    here, so that anything but permutations is refused.
+    None if all routes are the identity. The kernels use routes as indices without bounds checks,
+    so anything but permutations is refused here.
     """
     size, sources, covers = routes.shape
     identity = np.arange(covers)
     if weights % sources or np.any(np.sort(routes, axis=-1) != identity):
         raise McoverError(
-            f"routes of shape {routes.shape} are no permutations for {weights} weights; lift the "
+            f"routes of shape {routes.shape} are not permutations for {weights} weights; lift the "
             "model again."
         )
     if np.array_equal(routes, np.broadcast_to(identity, routes.shape)):
         return None
     wide = np.repeat(routes, weights // sources, axis=1)
-    first = [np.ascontiguousarray(one.transpose(2, 0, 1)) for one in (wide, inverse(wide))]
+    inverse = np.argsort(wide, axis=-1).astype(wide.dtype)
+    first = [np.ascontiguousarray(one.transpose(2, 0, 1)) for one in (wide, inverse)]
     return Paths(first[0], first[1], np.arange(size))
 
 
 class FusedGradient:
     """The gradient of mean f_γ, summed over covers and averaged over destinations and batch.
 
-    Buffers are kept between calls; what is returned is good until the next one.
+    Buffers are reused: ``gradient`` is valid until the next call.
 
     Args:
         weights: shape (M, K, N), or (K, N) of one machine; read at every call.
@@ -69,7 +69,7 @@ class FusedGradient:
 
     @property
     def stack(self) -> Tensor:
-        """The weights as they are now, shape (M, K, N)."""
+        """The current weights, shape (M, K, N)."""
         return self.weights.detach().view(-1, *self.weights.shape[-2:])
 
     @torch.no_grad()
@@ -78,10 +78,10 @@ class FusedGradient:
     ) -> Tensor:
         """Fills ``gradient``, shape (M, K, N), and returns the loss of each cover, shape (M,).
 
-        The surrogate is computed in double precision, whatever the weights are.
+        The surrogate is computed in double precision, whatever the dtype of the weights.
 
         Shape:
-            x: (B, N) for a batch that all covers see, (M, B, N) for one each; y: (B,) or (M, B),
+            x: (B, N) for a batch shared by all covers, (M, B, N) for one each; y: (B,) or (M, B),
             ±1.
         """
         stack = self.stack
@@ -92,7 +92,7 @@ class FusedGradient:
             size, passes = paths.routes.shape[1], len(paths.chosen)
             fits = paths.routes.shape == paths.back.shape == (covers, size, hidden * inputs)
             if not fits or not np.all((paths.chosen >= 0) & (paths.chosen < size)):
-                raise McoverError("the routes are not those of this model; lift it again.")
+                raise McoverError("the routes do not belong to this model; lift it again.")
             weights = self._buffer("weights", covers, passes, hidden, inputs)
             errors = self._buffer("errors", covers, passes, hidden, inputs)
             gather(_flat(stack), paths.routes, paths.chosen, _flat(weights))
@@ -106,7 +106,7 @@ class FusedGradient:
             scatter(_flat(errors), paths.back, paths.chosen, _flat(self.gradient))
         return torch.from_numpy(loss)
 
-    def settle(self) -> None:
+    def rescale_rows(self) -> None:
         """Scales all rows of the weights to norm √N, in place."""
         scale_rows(self.weights.detach().view(-1, self.weights.shape[-1]).numpy())
 
@@ -117,7 +117,7 @@ class FusedGradient:
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """(M, S, K, i) times (i, j), or times (M, i, j) cover by cover, to (M, S, K, j)."""
+    """(M, S, K, i) times (i, j), or times (M, i, j) for each cover, to (M, S, K, j)."""
     if right.ndim == 2:
         torch.mm(left.view(-1, left.shape[-1]), right, out=out.view(-1, out.shape[-1]))
     else:
@@ -125,11 +125,11 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def _flat(tensor: Tensor) -> NDArray[np.floating]:
-    """The same memory as an array, with K and N as one axis."""
+    """A view as an array, with K and N merged into one axis."""
     return cast(NDArray[np.floating], tensor.flatten(-2).numpy())
 
 
-@njit()
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def gather(stack: Any, routes: Any, chosen: Any, out: Any) -> None:
     """out[α, j, q] = stack[routes[α, s, q], q] with s = chosen[j].
 
@@ -142,7 +142,7 @@ def gather(stack: Any, routes: Any, chosen: Any, out: Any) -> None:
                 row[q] = stack[read[q], q]
 
 
-@njit()
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def scatter(errors: Any, back: Any, chosen: Any, out: Any) -> None:
     """out[β, q] = Σ_j errors[back[β, s, q], j, q] with s = chosen[j]: the gradient of copy β.
 
@@ -157,16 +157,17 @@ def scatter(errors: Any, back: Any, chosen: Any, out: Any) -> None:
                 row[q] += errors[reader[q], j, q]
 
 
-@njit(error_model="numpy", fastmath=_SAFE)
+@numba.njit(cache=True, error_model="numpy", fastmath=_SAFE)  # type: ignore[untyped-decorator]
 def surrogate_errors(
     fields: Any, target: Any, beta: float, gamma: float, inputs: int, passes: int, loss: Any,
     votes: Any,
 ) -> None:  # fmt: skip
-    """Turns fields F into ∂/∂F of the loss, in place, and adds up the loss of each cover.
+    """Replaces fields F by ∂loss/∂F in place, and sums the loss of each cover.
 
-    Slopes below 1e-19 are zero: they are lost beside the weights, and subnormal numbers are slow.
+    Slopes below 1e-19 are set to 0: added to a weight they would be lost to rounding, and
+    arithmetic on subnormal numbers is slow.
 
-    Shape: fields (M, S, K, B), target (1 or M, B), loss (M,), votes (B,) for work.
+    Shape: fields (M, S, K, B), target (1 or M, B), loss (M,), votes (B,) is workspace.
     """
     covers, _, hidden, batch = fields.shape
     scale = beta / math.sqrt(inputs)
@@ -200,9 +201,9 @@ def surrogate_errors(
         loss[alpha] = total / (2 * gamma * passes * batch)
 
 
-@njit(fastmath=_SAFE)
+@numba.njit(cache=True, fastmath=_SAFE)  # type: ignore[untyped-decorator]
 def scale_rows(rows: Any) -> None:
-    """Rows to norm √N, in place; a row of zeros stays one. Shape: (rows, N)."""
+    """Scales rows to norm √N in place; a row of zeros is kept. Shape: (rows, N)."""
     for k in range(len(rows)):
         row = rows[k]
         total = 0.0

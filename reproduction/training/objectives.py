@@ -1,4 +1,4 @@
-"""What a training minimises: how gradients are taken, and how models are judged."""
+"""What a training minimizes: how gradients are computed, and how models are evaluated."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import update_bn
 
-from mcover import cover_loss
-from mcover.errors import McoverError
+from mcover import McoverError, cover_loss
 from mcover.nn import binary
 from reproduction import committee
 from reproduction.data import Images, Labels
@@ -23,11 +22,11 @@ from reproduction.training.fused import FusedGradient, Paths, paths
 Floats = NDArray[np.float64]
 
 _TEST_BATCH = 2000
-_CALIBRATION = 10_000  # images that running statistics are computed on: 0.01 of a deviation
+_CALIBRATION = 10_000  # images for running statistics: their error is 0.01 of a deviation
 
 
 class Objective:
-    """Cross-entropy of a module, or of covers of it; the base of other objectives."""
+    """Cross-entropy of a module or of its covers; the base class of other objectives."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -41,11 +40,11 @@ class Objective:
         x = torch.from_numpy(images).to(like.device, like.dtype)
         return x, torch.from_numpy(labels).to(like.device)
 
-    def begin(self, epoch: int) -> None:
-        """Called before the first batch of a pass over the images, from 0."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before the first batch of each epoch, from 0."""
 
     def gradient(self, images: Tensor, labels: Tensor, each: bool) -> Tensor:
-        """Puts fresh gradients in place, and returns the loss per cover.
+        """Sets the gradients of a batch, and returns the loss per cover.
 
         Shape: images (B, ...) and labels (B,); with ``each`` (M, B, ...) and (M, B), a batch for
         every cover.
@@ -63,23 +62,23 @@ class Objective:
         """The loss of one model, a mean over the batch."""
         return functional.cross_entropy(output, target)
 
-    def settle(self) -> None:
+    def after_step(self) -> None:
         """Called after every step of the optimizer."""
 
     def collapse(self, model: nn.Module) -> nn.Module:
-        """The collapse of covers; a plain module as it is."""
+        """The collapse of covers; a plain module itself."""
         return cast(Any, model).collapse() if is_covered(model) else model
 
     def recalibrated(self, model: nn.Module, images: Tensor) -> nn.Module:
-        """The collapse as it is evaluated, given the training images."""
+        """The collapse with running statistics recomputed on the training images, if needed."""
         return model
 
-    def judge(
+    def evaluate(
         self, source: nn.Module, images: Tensor, labels: Tensor, on: str
     ) -> tuple[Floats, Floats]:
-        """Mean loss and share of wrong labels, on the "collapse" or "covers", each by itself.
+        """Mean loss and share of wrong labels of the "collapse", or of each of the "covers".
 
-        A plain module is its own collapse, and its only cover.
+        A plain module is its own collapse and its only cover.
         """
         if on == "covers" and is_covered(source):
             models = [cast(Any, source).cover(index) for index in range(covers_of(source))]
@@ -94,23 +93,22 @@ class Objective:
         return losses, wrong
 
     def routed_errors(self, model: nn.Module, images: Tensor, labels: Tensor) -> Floats | None:
-        """Share of wrong labels of what a covered model puts out along its routes, (covers,)."""
+        """Share of wrong labels of the outputs along the routes of a covered model, (covers,)."""
         if not is_covered(model):
             return None
         wrong = torch.zeros(covers_of(model), dtype=torch.float64)
         for output, target in _outputs(model, images, labels):
-            # Several streams or destinations lie along the batch: (covers, streams · B, classes).
+            # Streams or destinations are concatenated along the batch: (covers, streams · B, ...).
             guess = output.argmax(dim=-1).reshape(len(wrong), -1, len(target))
             wrong += (guess != target).double().mean(dim=1).sum(dim=1).cpu()
         return cast(Floats, (wrong / len(labels)).numpy())
 
 
 class DistillingObjective(Objective):
-    """What a student of several teachers minimises (Hinton, Vinyals and Dean, 2015).
+    """The loss of a student of several teachers (Hinton, Vinyals and Dean, 2015).
 
     (1 − w) H(y, softmax z) + w T² H(p, softmax(z/T)), where H is the cross-entropy, z the student's
-    logits, and p the mean of the teachers' softmax(z/T). Errors and losses of evaluations are those
-    of the labels.
+    logits, and p the mean of the teachers' softmax(z/T). Evaluations use the labels alone.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ class DistillingObjective(Objective):
     ) -> None:
         super().__init__(model)
         if is_covered(model):
-            raise McoverError("a student is one model; give a plain module.")
+            raise McoverError("the student is covered; give a plain module.")
         self.teachers = [teacher.eval() for teacher in teachers]
         self.temperature, self.weight = temperature, weight
 
@@ -137,25 +135,25 @@ class DistillingObjective(Objective):
 class BinaryObjective(Objective):
     """Cross-entropy of a network of binary weights, whose latent weights stay within ±1."""
 
-    def settle(self) -> None:
+    def after_step(self) -> None:
         binary.clip_latents(self.model)
 
     def recalibrated(self, model: nn.Module, images: Tensor) -> nn.Module:
-        """With norms of its own: signs of averaged latents are other weights than any cover had."""
+        """Batch norms are recomputed: no cover had the signs of the averaged latents as weights."""
         update_bn(calibration(images), model)
         return model
 
 
 def calibration(images: Tensor) -> list[Tensor]:
-    """Batches of training images to compute running statistics on: all, or the first 10,000."""
+    """Batches of training images for running statistics: all, or the first 10,000."""
     return list(images[:_CALIBRATION].split(_TEST_BATCH))
 
 
 class CommitteeObjective(Objective):
-    """f_γ of a committee machine, or of covers of it; errors are those of the hard one.
+    """f_γ of a committee machine or of its covers; errors are those of the hard machine.
 
-    Gradients are taken by :class:`FusedGradient` along the model's own routes; by autograd with
-    ``fused=False``, and where the weights are not on a CPU.
+    Gradients are computed by :class:`FusedGradient` along the model's routes; by autograd with
+    ``fused=False``, and for weights that are not on a CPU.
     """
 
     def __init__(self, model: nn.Module, fused: bool = True) -> None:
@@ -163,7 +161,7 @@ class CommitteeObjective(Objective):
         self.machine = committee.machine_of(model)
         weights = self.machine.J
         if not is_covered(model) and weights.ndim != 2:
-            raise McoverError("a machine of stacked weights was given; give the covered model.")
+            raise McoverError("the machine has stacked weights; give the covered model.")
         self._fused = FusedGradient(weights) if fused and weights.device.type == "cpu" else None
         self._bank: object = None
         self._paths: Paths | None = None
@@ -178,7 +176,7 @@ class CommitteeObjective(Objective):
         x, y = super().tensors(images, 2 * labels - 1)
         return x.flatten(1), y.to(x.dtype)
 
-    def begin(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         self.machine.sharpen(epoch)
 
     def gradient(self, images: Tensor, labels: Tensor, each: bool) -> Tensor:
@@ -192,8 +190,8 @@ class CommitteeObjective(Objective):
         return loss.mean()
 
     def _along(self, routes: Any) -> Paths | None:
-        """The routes of an evaluation as the kernels read them, kept until they are redrawn."""
-        if routes is None:  # messages: a bare parameter has one copy per cover, and nothing mixes
+        """The routes in the kernels' layout, kept until the bank is redrawn."""
+        if routes is None:  # the message lift does not mix a bare parameter
             return None
         if routes.bank is not self._bank:
             self._bank = routes.bank
@@ -203,27 +201,27 @@ class CommitteeObjective(Objective):
     def criterion(self, output: Tensor, target: Tensor) -> Tensor:
         return self.machine.loss(output, target)
 
-    def settle(self) -> None:
-        (self._fused or self.machine).settle()
+    def after_step(self) -> None:
+        (self._fused or self.machine).rescale_rows()
 
     def collapse(self, model: nn.Module) -> committee.CommitteeMachine:
         one = committee.collapse(model)
-        # An average of weights was copied when the machine was less sharp.
+        # An average of weights still has the β and γ of the epoch when it was copied.
         one.beta, one.gamma = self.machine.beta, self.machine.gamma
         return one
 
     @torch.no_grad()
-    def judge(
+    def evaluate(
         self, source: nn.Module, images: Tensor, labels: Tensor, on: str
     ) -> tuple[Floats, Floats]:
-        """Mean f_γ, and share of patterns wrong as a hard machine; no machine is built for it."""
-        machine = self.machine  # as sharp as it is now, whatever copy of it is judged
+        """Mean f_γ, and share of patterns that the hard machine gets wrong, without new modules."""
+        machine = self.machine  # it has the current β and γ; a copy may have older ones
         weights = committee.machine_of(source).J.detach()
         if weights.ndim == 3 and on == "collapse":
             weights = committee.unit_rows(weights.mean(0))
         hidden, inputs = weights.shape[-2:]
-        fields = (weights @ images.T).view(-1, hidden, len(images))  # the fast order of the axes
-        # No gradient is wanted, so the plain tanh will do.
+        fields = (weights @ images.T).view(-1, hidden, len(images))  # the faster order of axes
+        # No gradient is needed, so plain tanh is accurate.
         output = torch.tanh(fields * (machine.beta / math.sqrt(inputs))).sum(-2)
         z = output * labels / math.sqrt(hidden)
         losses = committee.surrogates(z, machine.gamma).mean(-1)
@@ -235,18 +233,18 @@ class CommitteeObjective(Objective):
 
 
 def objective_of(model: nn.Module) -> Objective:
-    """Committee machines have an objective of their own; every other module the cross-entropy."""
+    """The default objective of a module: by committee machine, binary weights, or neither."""
     if isinstance(getattr(model, "net", model), committee.CommitteeMachine):
         return CommitteeObjective(model)
     try:
         binary.latents(model)
-    except McoverError:  # it has none
+    except McoverError:  # no binary weights
         return Objective(model)
     return BinaryObjective(model)
 
 
 def is_covered(model: nn.Module) -> bool:
-    """Whether a module holds covers that can be collapsed."""
+    """Whether a module can be collapsed."""
     return callable(getattr(model, "collapse", None))
 
 
@@ -272,7 +270,7 @@ def distance(model: nn.Module) -> float | None:
 
 
 def _outputs(model: nn.Module, images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Outputs in evaluation mode, some images at a time, with their labels."""
+    """Outputs and labels in evaluation mode, in batches."""
     was_training = model.training
     model.eval()
     with torch.no_grad():

@@ -1,7 +1,7 @@
-"""Trials: a whole experiment but its seed as one frozen value, of a network or a committee machine.
+"""Trials: a whole experiment except its seed as one frozen value, for networks and committees.
 
-Trials are paired: with the same seed, whatever the method, the images, the weights of the first
-cover and the order of its batches are the same.
+Trials are paired: with equal seeds, whatever the method, the images, the first cover's weights and
+the order of its batches are the same.
 """
 
 from __future__ import annotations
@@ -9,22 +9,19 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
-import tyro
 
 import mcover
-from mcover import checks
-from mcover.errors import McoverError, McoverWarning
-from mcover.lifting import Directed, Messages
+from mcover import Directed, McoverError, Messages
+from mcover.errors import McoverWarning
+from reproduction.checks import check_choice, check_counts, check_numbers, check_type
 from reproduction.data import Dataset, holdout, load, mislabel, pooled, split_name, subset
 from reproduction.training import options
 from reproduction.training.options import (
-    SAM,
     SGD,
     SLOW,
     BinaryMethod,
@@ -39,13 +36,12 @@ if TYPE_CHECKING:
 
     from reproduction.binary_models import BinaryArchitecture
     from reproduction.models import Architecture
-    from reproduction.training.loop import History, Status
+    from reproduction.training.loop import History
 
-DataName = Annotated[str, tyro.conf.arg(metavar="{digits,mnist,fashion-mnist}[:CLASSES]")]
 Model = Literal["mlp", "small-mlp", "tiny-mlp", "conv", "small-conv", "transformer"]
 _HIDDEN = {"mlp": 512, "small-mlp": 256, "tiny-mlp": 128}
 _CHANNELS = {"conv": (16, 32), "small-conv": (8, 16)}
-_FAR = 100_000  # between the seeds of repeated trainings: no trial has such a seed
+_FAR = 100_000  # between the seeds of repeated trainings: larger than the seed of any trial
 
 _NETWORK = Training()
 _COMMITTEE = Training(
@@ -56,55 +52,56 @@ _ALL_DESTINATIONS = Lifted(
     noise=0.0, start="independent", routing=Directed(bank=10, destinations=None)
 )
 
-# Threads that spin while they wait are slow on a machine that others use too.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
+# OpenMP threads that spin while they wait slow down other processes of the machine. The variable
+# is read when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @dataclass(frozen=True)
-class _Trial:
-    """What trials of all models have."""
+class ModelTrial:
+    """Fields and steps of all trials that train a model on images."""
 
     kind: ClassVar[str]
-    methods: ClassVar[tuple[type[BinaryMethod], ...]] = options.METHODS
+    revision: ClassVar[int]
+    """Number of the code that computes the outcomes: whoever changes them adds 1."""
+    methods: ClassVar[object] = Method
 
-    data: DataName = "digits"
-    """What to learn: digits (no download), mnist or fashion-mnist; or some classes of one, by
-    number or name: digits:3,8 or fashion-mnist:dress,coat."""
+    data: str = "digits"
+    """Data set: digits (no download), mnist or fashion-mnist; or some of its classes, by number or
+    name: digits:3,8 or fashion-mnist:dress,coat."""
     training: Training = _NETWORK
     """How to train."""
     method: BinaryMethod = _DIRECTED
-    """What moves the weights."""
+    """How weights are updated."""
     images: int | None = None
-    """Training images, as many of each class; none is all."""
+    """Number of training images, as many of each class; None is all."""
     subset_seed: int | None = None
-    """Seed that draws these images; none is the seed of the trial."""
+    """Seed that draws these images; None is the seed of the trial."""
     validation: int | None = None
-    """Hold out so many training images, and evaluate on them instead of the test images."""
+    """Number of training images to hold out and evaluate on, in place of the test images."""
     label_noise: float = 0.0
-    """Share of the training labels that name another class, any with the same chance. Labels of
-    held-out images are as noisy, those of test images are right."""
+    """Share of the training labels that are replaced by another, random class. Labels of held-out
+    images have the same noise, test labels have none."""
 
     def __post_init__(self) -> None:
         split_name(self.data)
-        checks.check_instance("training", self.training, Training, "Training(epochs=40)")
-        options.check_method(self.method, self.methods)
-        options.check_optimizer(self.training, self.method)
-        checks.check_count_fields(self, "images", "validation", optional=True, most=options.MOST)
-        checks.check_float_fields(self, "label_noise", least=0, below=1)
-        if self.subset_seed is not None:
-            checks.check_int("subset_seed", self.subset_seed, 0)
+        check_type("training", self.training, Training, "Training(epochs=40)")
+        options.check_method(self.training, self.method, self.methods)
+        check_counts(self, "images", "validation", optional=True)
+        check_counts(self, "subset_seed", optional=True, least=0)
+        check_numbers(self, "label_noise", least=0, below=1)
 
     @property
     def covers(self) -> int:
-        """M, where 1 is a plain model."""
+        """M; 1 for a plain model."""
         return getattr(self.method, "covers", 1)
 
     def architecture(self, data: Dataset) -> Architecture | BinaryArchitecture:
-        """The model that is trained, without its weights."""
+        """The model to train, before its weights are drawn."""
         raise NotImplementedError
 
     def dataset(self) -> Dataset:
-        """The data set before images are held out or left out, its pixels normalized."""
+        """The normalized data set, before images are held out or left out."""
         return _loaded(self.data)
 
     def images_of(self, seed: int) -> Dataset:
@@ -119,18 +116,15 @@ class _Trial:
         return mislabel(found, self.label_noise, drawn, both=self.validation is not None)
 
     def prepare(self) -> None:
-        """Refuses at once what no seed could do without: torch, a package, the data."""
-        options.require("torch", "this trial trains a model and", "torch,data")
-        if isinstance(self.method, SAM):
-            options.require("pytorch_optimizer", "SAM", "rivals")
+        """Loads the data once before any seed runs, so that missing data are reported at once."""
         self.dataset()
 
     def build(self, data: Dataset, seed: int) -> nn.Module:
-        """The model with fresh weights, covered where the method acts on covers.
+        """A new model, covered if the method needs covers.
 
-        Weights and lift have the seeds (seed, 0) and (seed, 1).
+        Weights and lift take the seeds (seed, 0) and (seed, 1).
         """
-        kind, method = self.architecture(data), self._moved_by
+        kind, method = self.architecture(data), self._effective_method
         base = kind.build([seed, 0])
         if not isinstance(method, options.ON_COVERS):
             return base
@@ -141,46 +135,35 @@ class _Trial:
         if isinstance(method, Lifted):
             how = method.topology, method.routing
         with warnings.catch_warnings():
-            # The paper's noise, and ours for few images, are as meant: training starts here.
+            # lift warns about noise far from its default, which these trials choose on purpose.
             warnings.filterwarnings("ignore", "noise=", McoverWarning)
             return mcover.lift(base, covers, *how, noise=method.noise, seed=[seed, 1])
 
     @property
-    def _moved_by(self) -> BinaryMethod:
-        """The method that acts: one routed cover is the model itself, and trains by SGD."""
+    def _effective_method(self) -> BinaryMethod:
+        """SGD in place of a lift with one cover, which is the model itself."""
         return SGD() if isinstance(self.method, Lifted) and self.covers == 1 else self.method
 
     def train(
-        self,
-        seed: int,
-        progress: Callable[[Status], None] | None = None,
-        data: Dataset | None = None,
-        model: nn.Module | None = None,
-        **log: Any,
+        self, seed: int, data: Dataset | None = None, model: nn.Module | None = None
     ) -> History:
-        """The training with one seed; one that Ctrl-C ended is returned as far as it went.
+        """The training with one seed; batches take the seed (seed, 2).
 
-        Batches have the seed (seed, 2). Images and model are those of the seed, unless others are
-        given; the model is trained in place.
-        ``log`` and ``tensorboard`` are those of :func:`fit`.
+        Images and model are those of the seed, unless given; the model is trained in place.
         """
         from reproduction.training.loop import fit
 
         data = data or self.images_of(seed)
-        model, how = model or self.build(data, seed), self._moved_by
-        return fit(model, data, self.training, how, seed=[seed, 2], progress=progress, **log)
+        model = model or self.build(data, seed)
+        return fit(model, data, self.training, self._effective_method, seed=[seed, 2])
 
     def run(self, seed: int) -> dict[str, float]:
-        """Trains with one seed on one thread, and evaluates the collapse.
-
-        Raises:
-            KeyboardInterrupt: on Ctrl-C; a part of a trial is no outcome.
-        """
+        """Trains with one seed on one thread, and evaluates the collapse."""
         from reproduction.models import one_thread
 
         begin, data = time.process_time(), self.images_of(seed)
         with one_thread():
-            found = outcome(self.train(seed, data=data), data)
+            found = outcome(self.train(seed, data), data)
         return found | {"core_seconds": round(time.process_time() - begin, 3)}
 
 
@@ -188,11 +171,9 @@ def outcome(history: History, data: Dataset) -> dict[str, float]:
     """The last evaluation in plain numbers, and the collapse on the training images."""
     from reproduction.training.objectives import objective_of
 
-    if history.interrupted:
-        raise KeyboardInterrupt
     objective = objective_of(history.model)
     images, labels = objective.tensors(data.train_images, data.train_labels)
-    loss, wrong = objective.judge(history.model, images, labels, "collapse")
+    loss, wrong = objective.evaluate(history.model, images, labels, "collapse")
     found = {
         "error": float(history.collapse_error[-1]),
         "cover_error": float(history.cover_error[-1].mean()),
@@ -209,28 +190,30 @@ def outcome(history: History, data: Dataset) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class NetworkTrial(_Trial):
+class NetworkTrial(ModelTrial):
     """A network on images."""
 
     kind: ClassVar[str] = "network"
+    # 2: lifts and replicas compute in another order than for the rows of revision 1.
+    revision: ClassVar[int] = 2
 
     method: Method = _DIRECTED
-    """What moves the weights."""
+    """How weights are updated."""
     model: Model = "mlp"
-    """Hidden layers of 512-512 units, the paper's, of 256-256 or of 128-128; convolutions of 16
-    and 32 or of 8 and 16 channels; or a transformer of width 32 that reads the rows of an image.
-    For conv, a noise of 0.02 did better than the default 0.05 on held-out images."""
+    """MLP with two hidden layers of 512 (the paper's), 256 or 128 units; convolutions with 16 and
+    32 or 8 and 16 channels; or a transformer of width 32 that reads the rows of an image. For
+    conv, a noise of 0.02 did better than the default 0.05 on held-out images."""
     dropout: float = 0.0
-    """Share of hidden units that are dropped in training; of convolutions only before the last
+    """Share of hidden units dropped in training; in convolutional networks only before the last
     layer."""
     pool: int = 1
-    """Make each image smaller: a pixel is the mean of a square of so many by so many."""
+    """Average each image over squares of this side before anything else."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.check_choice("model", self.model, get_args(Model))
-        checks.check_float_fields(self, "dropout", least=0, below=1)
-        checks.check_count_fields(self, "pool")
+        check_choice("model", self.model, get_args(Model))
+        check_numbers(self, "dropout", least=0, below=1)
+        check_counts(self, "pool")
 
     def dataset(self) -> Dataset:
         return _loaded(self.data, pool=self.pool)
@@ -249,9 +232,11 @@ class NetworkTrial(_Trial):
 
 @dataclass(frozen=True)
 class CoverTrial(NetworkTrial):
-    """The same training, of which single covers count and not the collapse: routes alone."""
+    """The same training, evaluated on single covers instead of the collapse."""
 
     kind: ClassVar[str] = "cover"
+    # 2: like NetworkTrial.
+    revision: ClassVar[int] = 2
 
     def run(self, seed: int) -> dict[str, float]:
         """Like :meth:`NetworkTrial.run`, but the error is the mean error of the covers."""
@@ -261,74 +246,70 @@ class CoverTrial(NetworkTrial):
 
 @dataclass(frozen=True)
 class DistilledTrial(NetworkTrial):
-    """An ensemble distilled into one network: the members train, then a student of their answers.
+    """An ensemble distilled into one network: members train first, then a student of their logits.
 
-    Members and student train for all epochs each, by the same method. The student has the first
-    weights and the order of images of a network trial with the same seed.
+    Members and student each train for all epochs, with the same method. The student has the
+    initial weights and the order of images of a network trial with the same seed.
     """
 
     kind: ClassVar[str] = "distilled"
+    # 2: like NetworkTrial.
+    revision: ClassVar[int] = 2
 
     method: Method = options.PLAIN
-    """What moves the weights of members and student."""
+    """How weights of members and student are updated."""
     members: int = 4
-    """Networks of the ensemble, each with weights and batches of its own."""
+    """Networks of the ensemble, each with its own weights and batches."""
     temperature: float = 2.0
-    """What logits are divided by in the student's loss."""
+    """Divisor of the logits in the student's loss."""
     weight: float = 0.9
-    """Share of the members' answers in that loss; the rest is the labels'."""
+    """Weight of the members' predictions in that loss; the rest is the labels'."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.check_count_fields(self, "members", most=1000)
-        checks.check_float_fields(self, "temperature", above=0)
-        checks.check_float_fields(self, "weight", least=0, most=1)
+        check_counts(self, "members")
+        check_numbers(self, "temperature", above=0)
+        check_numbers(self, "weight", least=0, most=1)
         if isinstance(self.method, options.ON_COVERS):
             raise McoverError("members and student are plain networks; write method=SGD().")
 
     def train(
-        self,
-        seed: int,
-        progress: Callable[[Status], None] | None = None,
-        data: Dataset | None = None,
-        model: nn.Module | None = None,
-        **log: Any,
+        self, seed: int, data: Dataset | None = None, model: nn.Module | None = None
     ) -> History:
-        """The student's training; gradients are those of the members too."""
+        """The student's training; gradients include those of the members."""
         from reproduction.training.loop import fit
         from reproduction.training.objectives import DistillingObjective
 
         data = data or self.images_of(seed)
-        teachers = []
-        for number in range(1, self.members + 1):
-            teachers.append(super().train(seed + _FAR * number, progress, data))
-            if teachers[-1].interrupted:
-                return teachers[-1]
+        seeds = [seed + _FAR * number for number in range(1, self.members + 1)]
+        teachers = [super(DistilledTrial, self).train(one, data) for one in seeds]
         student = model or self.build(data, seed)
         models = [teacher.model for teacher in teachers]
         objective = DistillingObjective(student, models, self.temperature, self.weight)
-        given = {"progress": progress, "objective": objective} | log
-        history = fit(student, data, self.training, self.method, seed=[seed, 2], **given)
+        how = self.training, self.method
+        history = fit(student, data, *how, seed=[seed, 2], objective=objective)
         spent = sum(int(teacher.gradients[-1]) for teacher in teachers)
         return replace(history, gradients=history.gradients + spent)
 
 
 @dataclass(frozen=True)
-class CommitteeTrial(_Trial):
-    """A committee machine on images of two classes, each made ±1 by its median."""
+class CommitteeTrial(ModelTrial):
+    """A committee machine on images of two classes, each image binarized by its median."""
 
     kind: ClassVar[str] = "committee"
+    # 2: the routes of lifts differ from those of the rows of revision 1.
+    revision: ClassVar[int] = 2
 
-    data: DataName = "digits:3,8"
+    data: str = "digits:3,8"
     """Two classes, by number or name: digits:3,8 or fashion-mnist:dress,coat."""
     training: Training = _COMMITTEE
-    """How to train: as the paper says; its lr is not given, ours was chosen on held-out images. The
-    unit of lr is that of rows of norm √N, so it is N times the lr of rows of norm 1 that move
-    alike: 10 here is 10/784 = 0.0128 there."""
+    """How to train: as in the paper, except lr, which it does not state; ours was chosen on
+    held-out images. Rows have norm √N, so lr corresponds to lr/N for rows of norm 1: 10 here is
+    10/784 = 0.0128 there."""
     method: Method = _ALL_DESTINATIONS
-    """What moves the weights."""
+    """How weights are updated."""
     subset_seed: int | None = 0
-    """Seed that draws the images; none is the seed of the trial."""
+    """Seed that draws the images; None is the seed of the trial."""
     hidden: int = 9
     """Hidden units K; an odd number has no ties."""
     schedule: Sharpening = SLOW
@@ -336,8 +317,8 @@ class CommitteeTrial(_Trial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.check_count_fields(self, "hidden", most=options.MOST)
-        checks.check_instance("schedule", self.schedule, Sharpening, "Sharpening(beta=0.5)")
+        check_counts(self, "hidden")
+        check_type("schedule", self.schedule, Sharpening, "Sharpening(beta=0.5)")
         if isinstance(getattr(self.method, "routing", None), Messages):
             raise McoverError("a committee machine routes weights; write routing=Directed(...).")
 
@@ -358,22 +339,23 @@ class CommitteeTrial(_Trial):
 
 @dataclass(frozen=True)
 class RepeatedTrial:
-    """One trial trained several times on the same images, with weights and batches of its own.
+    """One trial trained several times on the same images, each with its own weights and batches.
 
-    Either the model of least training loss counts, or all of them vote, which is no longer one
-    model.
+    The answer is the model of least training loss, or the vote of all, which is not one model.
     """
 
     kind: ClassVar[str] = "repeated"
+    # 2: like NetworkTrial.
+    revision: ClassVar[int] = 2
 
     trial: NetworkTrial
     times: int = 5
     answer: Literal["best", "vote"] = "best"
 
     def __post_init__(self) -> None:
-        checks.check_instance("trial", self.trial, NetworkTrial, "a NetworkTrial()")
-        checks.check_count_fields(self, "times", most=options.MOST)
-        checks.check_choice("answer", self.answer, ("best", "vote"))
+        check_type("trial", self.trial, NetworkTrial, "a NetworkTrial()")
+        check_counts(self, "times")
+        check_choice("answer", self.answer, ("best", "vote"))
 
     def prepare(self) -> None:
         self.trial.prepare()
@@ -386,11 +368,7 @@ class RepeatedTrial:
 
         begin, data = time.process_time(), self.trial.images_of(seed)
         with one_thread():
-            histories = []
-            for number in range(self.times):
-                histories.append(self.trial.train(seed + _FAR * number, data=data))
-                if histories[-1].interrupted:
-                    raise KeyboardInterrupt
+            histories = [self.trial.train(seed + _FAR * n, data) for n in range(self.times)]
             errors = [float(history.collapse_error[-1]) for history in histories]
             error = errors[int(np.argmin([history.train_loss[-1] for history in histories]))]
             if self.answer == "vote":
@@ -408,8 +386,7 @@ class RepeatedTrial:
         }
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=2)  # consecutive trials mostly share a data set
 def _loaded(name: str, median: bool = False, pool: int = 1) -> Dataset:
-    """Loaded once for many trials."""
     found = load(name, normalize=not median, binarize="median" if median else None)
     return found if pool == 1 else pooled(found, pool)

@@ -4,8 +4,8 @@
 >>> mcover.GaussianRing(sigma=1.5, shift=2).matrix(covers=3).shape
 (3, 3)
 
-Importing the package loads NumPy and nothing heavier: compilers, plots and torch are imported by
-the rooms that use them, when they are used.
+Importing the package loads NumPy and nothing heavier. SciPy, numba, tqdm, matplotlib and torch are
+imported by the functions that use them.
 """
 
 import importlib
@@ -27,13 +27,10 @@ from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph
 from mcover.lifting import Directed, Messages
 from mcover.topology import (
-    Band,
-    Blocks,
     Chain,
     Custom,
     GaussianRing,
     Identity,
-    Torus,
     Uniform,
     mix,
 )
@@ -48,8 +45,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "RSA",
-    "Band",
-    "Blocks",
     "Chain",
     "Committee",
     "Custom",
@@ -62,7 +57,6 @@ __all__ = [
     "McoverError",
     "Messages",
     "Perceptron",
-    "Torus",
     "Uniform",
     "Vanilla",
     "anneal",
@@ -74,7 +68,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads torch with the first use of a name that needs it."""
+    """Imports torch when a name that needs it is first used."""
     if name not in ("cover_loss", "lift", "nn", "optim"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""``python -m mcover`` is the command line."""
+"""``python -m mcover`` is the same as ``mcover``."""
 
 from mcover.cli import main
 

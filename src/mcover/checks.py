@@ -1,7 +1,7 @@
-"""Checks of arguments at the boundary: one wording and one meaning for the whole package.
+"""Checks of arguments, with one wording and one meaning for the whole package.
 
-Each check returns the value in its plain Python type, so that narrow NumPy integers, 0-d arrays and
-the like never reach the code behind it.
+Each check returns the value as a plain Python type, so that narrow NumPy integers and 0-d arrays
+never reach the code that called it.
 """
 
 import contextlib
@@ -18,13 +18,19 @@ from numpy.typing import NDArray
 from mcover.errors import McoverError, TooLargeError
 
 MEMORY_VARIABLE = "MCOVER_MEMORY_LIMIT"
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# Containers: version 2 of cgroups, then version 1. The files hold the limit of the container, where
+# the operating system itself reports the whole machine.
+_MEMORY_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_CPU_FILES = (
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
 
 T = TypeVar("T")
 
 
 def check_int(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """A whole number in [least, most], and of 63 bits: no count is larger.
+    """A whole number in [least, most] that fits in 64 bits, as every count does.
 
     >>> check_int("bank", np.uint8(10), 1)
     10
@@ -49,7 +55,7 @@ def check_float(
     below: float = math.inf,
     infinite: bool = False,
 ) -> float:
-    """A real number in [least, most] and in (above, below); finite unless said otherwise.
+    """A real number in [least, most] and in (above, below); finite unless ``infinite``.
 
     >>> check_float("share", 0.5, 0, below=1)
     0.5
@@ -74,21 +80,21 @@ def check_float(
 def check_count_fields(
     of: Any, *names: str, optional: bool = False, most: int | None = None
 ) -> None:
-    """Fields of a frozen value that are whole numbers of at least 1, or None where optional."""
-    _settle(of, names, optional, check_int, least=1, most=most)
+    """Checks fields of a frozen value: whole numbers of at least 1, or None where optional."""
+    _check_fields(of, names, optional, check_int, least=1, most=most)
 
 
 def check_float_fields(of: Any, *names: str, optional: bool = False, **limits: Any) -> None:
-    """Fields of a frozen value that are real numbers within limits, or None where optional."""
-    _settle(of, names, optional, check_float, **limits)
+    """Checks fields of a frozen value: real numbers within limits, or None where optional."""
+    _check_fields(of, names, optional, check_float, **limits)
 
 
 def check_bool_fields(of: Any, *names: str) -> None:
-    """Fields of a frozen value that are True or False."""
-    _settle(of, names, False, check_bool)
+    """Checks fields of a frozen value that are True or False."""
+    _check_fields(of, names, False, check_bool)
 
 
-def _settle(of: Any, names: Iterable[str], optional: bool, check: Any, **limits: Any) -> None:
+def _check_fields(of: Any, names: Iterable[str], optional: bool, check: Any, **limits: Any) -> None:
     for name in names:
         value = getattr(of, name)
         if not (optional and value is None):
@@ -96,7 +102,7 @@ def _settle(of: Any, names: Iterable[str], optional: bool, check: Any, **limits:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> Any:
-    """One of some words."""
+    """One of a few words."""
     if not isinstance(value, str) or value not in choices:
         allowed = " or ".join([", ".join(map(repr, choices[:-1])), repr(choices[-1])][-2:])
         raise McoverError(f"{name} is {_shown(value)}; write {allowed.removeprefix(' or ')}.")
@@ -113,7 +119,7 @@ def check_bool(name: str, value: Any) -> bool:
 def check_floats(
     name: str, values: Any, *, ndim: int | None = None, finite: bool = True
 ) -> NDArray[np.float64]:
-    """A list or array of real numbers, not empty, as a new array of floats.
+    """A list or array of real numbers that is not empty, as a new array of floats.
 
     >>> check_floats("values", [1, 2.5])
     array([1. , 2.5])
@@ -130,7 +136,7 @@ def check_floats(
 
 
 def check_bools(name: str, values: Any) -> NDArray[np.bool_]:
-    """A list or array of True and False, not empty."""
+    """A list or array of True and False that is not empty."""
     given = _array(values)
     if not given.size or given.dtype != bool:
         raise McoverError(f"{name} is {_shown(values)}; write a list or array of True and False.")
@@ -138,40 +144,39 @@ def check_bools(name: str, values: Any) -> NDArray[np.bool_]:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """What is written as numbers, sequences or arrays; empty where it is anything else."""
+    """Numbers, sequences and arrays as an array; an empty one for anything else."""
     if isinstance(values, Sequence | np.ndarray | numbers.Number | np.generic):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):  # ragged
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # e.g. ragged lists
             return np.asarray(values)
     return np.empty(0)
 
 
 def check_instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:
-    """A value of a type; ``example`` is what to write."""
+    """A value of one of some types; ``example`` says what to write."""
     if not isinstance(value, kinds):
         raise McoverError(f"{name} is {_shown(value)}; write {example}.")
     return value
 
 
 def memory_limit() -> int:
-    """Bytes one request may take: ``$MCOVER_MEMORY_LIMIT``, or half of what there is."""
+    """Bytes that one request may take: ``$MCOVER_MEMORY_LIMIT``, or half of the memory."""
     text = os.environ.get(MEMORY_VARIABLE)
     if text is not None:
         if not text.isdecimal() or int(text) == 0:
             raise McoverError(f"{MEMORY_VARIABLE} is {text!r}; write a positive number of bytes.")
         return int(text)
-    import psutil
-
-    total: int = psutil.virtual_memory().total
-    for file in _CGROUP_LIMITS:  # containers: psutil sees the whole machine
-        try:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf: no limit of our own
+        total = 2**63 - 1
+    for file in _MEMORY_FILES:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or the word "max"
             total = min(total, int(Path(file).read_text()))
-        except (OSError, ValueError):  # not here, or "max"
-            continue
     return total // 2
 
 
 def check_memory(needed: int, what: str, remedy: str) -> None:
-    """Refuses a request of ``needed`` bytes that goes past :func:`memory_limit`."""
+    """Refuses a request of ``needed`` bytes that exceeds :func:`memory_limit`."""
     limit = memory_limit()
     if needed > limit:
         raise TooLargeError(
@@ -181,14 +186,19 @@ def check_memory(needed: int, what: str, remedy: str) -> None:
 
 
 def cpus() -> int:
-    """CPUs that this process may use: affinity and cgroup quotas count."""
-    from loky import cpu_count
-
-    return int(cpu_count())
+    """CPUs that this process may use: its affinity, and the quota of its container."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
+    count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    for files in _CPU_FILES:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or the word "max"
+            quota, period = " ".join(Path(file).read_text() for file in files).split()
+            if int(quota) > 0:  # version 1 writes -1 for no quota
+                count = min(count, math.ceil(int(quota) / int(period)))
+    return max(count, 1)
 
 
 def readable_bytes(count: float) -> str:
-    """A number of bytes as people write it, such as 3 MiB."""
+    """A number of bytes with its unit, such as 3 MiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.4g} {unit}"
@@ -204,18 +214,18 @@ def _range(least: float, most: float, above: float = -math.inf, below: float = m
 
 
 def _shown(value: Any) -> str:
-    """A value in an error message: short, whatever its repr is."""
+    """A value in an error message, shortened where its repr is long."""
     if isinstance(value, int) and abs(value) >= 10**20:
         return "an integer of more than 20 digits"
     try:
         text = repr(value)
-    except Exception:  # a repr of the user's own may fail
+    except Exception:  # a repr written by a user may fail
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
 
 
 def check_writable(path: Any) -> Path:
-    """A path where a file can be written; to be asked before the work, not after it."""
+    """A path where a file can be written; checked before the work, not after it."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     target = Path(text) if isinstance(text, str) else Path()
     if not target.name or target.is_dir():

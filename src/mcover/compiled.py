@@ -1,8 +1,9 @@
 """numba's ``njit`` with a cache on disk that may be missing, read-only, stale or damaged.
 
-Whatever goes wrong with the cache costs a compilation, never an exception. numba keys
-entries by its version, the signature and the CPU's name and features; we renew them when any source
-file of the folder changes, since compiled functions inline others of their room.
+A cache that cannot be used costs a compilation and never raises an exception. numba's keys hold its
+version, the signature, and the CPU's name and features. Compiled functions also inline functions of
+other files in their folder, which numba does not see: so an entry is stale as soon as any source
+file of the folder has changed.
 """
 
 import contextlib
@@ -17,11 +18,11 @@ from numba.core.caching import FunctionCache
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: compiled without the GIL, cached where the cache can be used."""
+    """A decorator that compiles a function without the GIL and caches it if that is possible."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(nogil=True, **options)(function)
-        with contextlib.suppress(RuntimeError, OSError):  # nowhere to write: no cache
+        with contextlib.suppress(RuntimeError, OSError):  # no folder that can be written
             dispatcher._cache = _Cache(function)
         return dispatcher
 
@@ -36,7 +37,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # damaged files raise anything
+        except Exception:  # a damaged file can raise any exception
             with contextlib.suppress(Exception):
                 self.flush()
             return None
@@ -48,6 +49,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 @cache
 def _stamp(folder: Path) -> str:
+    """A digest of all source files of a folder."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

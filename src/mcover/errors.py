@@ -1,11 +1,11 @@
-"""What mcover raises when it is asked for something it cannot do.
+"""Exceptions and warnings of mcover.
 
-Every message says what was wrong, what was seen and what to write instead.
+Each message says what was wrong, what was seen and what to write instead.
 """
 
 
 class McoverError(ValueError):
-    """Bad input, found at the boundary. It is a ``ValueError``, so ordinary handlers catch it."""
+    """Bad input. It is a ``ValueError``, so that handlers of ``ValueError`` catch it too."""
 
 
 class TooLargeError(McoverError):
@@ -17,4 +17,4 @@ class UnreachableError(McoverError):
 
 
 class McoverWarning(UserWarning):
-    """What was asked for does less than its name says, or may not be what was meant."""
+    """A request that has less effect than it seems to have, or may not be what was meant."""

@@ -1,16 +1,19 @@
-"""What a topology does, and the course of annealings and trainings, as pictures."""
+"""Pictures of topologies and of annealing and training runs; they need the extra ``plot``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from reproduction.style import COLOURS
 
 from mcover.annealing import Trajectory
+from mcover.errors import McoverError
+from mcover.files import write_atomic
 from mcover.permutations import TABLE_COVERS, Routes, Sampler
 from mcover.seeds import Seed, streams
 from mcover.topology import Topology
@@ -18,9 +21,12 @@ from mcover.topology import Topology
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from reproduction.training.loop import History
 
 Floats = NDArray[np.float64]
+
+# Okabe and Ito's palette: distinct with any colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+FORMATS = ("png", "pdf", "svg")
 
 _SAMPLED_MARGINALS = 20_000
 _PANELS = {
@@ -29,13 +35,37 @@ _PANELS = {
     "cover_overlap": "overlap between covers",
     "acceptance": "accepted share of proposals",
 }
-_COVERS, _COLLAPSE, _PLAIN = COLOURS[0], COLOURS[5], "#555555"
+
+
+def new_figure(width: float, height: float, title: str) -> Figure:
+    """An empty figure of so many inches; without matplotlib, an error that names the extra."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise ModuleNotFoundError(
+            "pictures need matplotlib, which is not installed; write pip install 'mcover[plot]'.",
+            name="matplotlib",
+        ) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.suptitle(title)
+    return figure
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Writes a figure, in the format that the ending says; missing folders are created."""
+    target = Path(path)
+    ending = target.suffix.lstrip(".").lower()
+    if ending not in FORMATS:
+        raise McoverError(f"cannot write {target}; end the name in .png, .pdf or .svg.")
+    # Without the time of day, so that equal figures are equal files.
+    metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(ending)
+    return write_atomic(target, partial(figure.savefig, format=ending, dpi=150, metadata=metadata))
 
 
 def topology_figure(topology: Topology, covers: int, seed: Seed = 0) -> Figure:
-    """Q and the marginals of its law as heat maps, a few drawn routes, and the spectrum."""
-    from matplotlib.figure import Figure
-
+    """Q and the marginals of its law as heat maps, three drawn routes, and the spectrum."""
     matrix = topology.matrix(covers)
     sampler = Sampler(matrix)
     for_marginals, for_routes = streams(seed, 2)
@@ -46,8 +76,7 @@ def topology_figure(topology: Topology, covers: int, seed: Seed = 0) -> Figure:
         marginals = np.stack([np.mean(drawn == beta, axis=0) for beta in range(covers)], axis=1)
         source = f"{_SAMPLED_MARGINALS:,} routes"
 
-    figure = Figure(figsize=(11, 9), layout="constrained")
-    figure.suptitle(f"{topology!r}, {covers} covers")
+    figure = new_figure(11, 9, f"{topology!r}, {covers} covers")
     (kernel, law), (bipartite, spectrum) = figure.subplots(2, 2)
     top = float(max(matrix.max(), marginals.max()))
     for axes, values, title in (
@@ -79,7 +108,7 @@ def _draw_routes(axes: Axes, routes: Routes) -> None:
 
 
 def _draw_spectrum(axes: Axes, matrix: Floats) -> None:
-    """Eigenvalues of Q in the unit disk, with the circle of the second largest."""
+    """Eigenvalues of Q in the unit disk, and a circle at the second largest modulus."""
     values = np.linalg.eigvals(matrix)
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 400))
     axes.plot(circle.real, circle.imag, color="0.6", linewidth=1)
@@ -93,18 +122,15 @@ def _draw_spectrum(axes: Axes, matrix: Floats) -> None:
 def annealing_figure(
     courses: Mapping[str, Trajectory], title: str, outcomes: Mapping[str, Floats] | None = None
 ) -> Figure:
-    """Methods in the same panels, against temperature; if given, the outcome ε_g of every trial.
+    """The course of several methods, and their outcomes if they are given.
 
-    Every read is a thin line, their mean a thick one. Where the temperature does not fall, the
-    panels are against sweeps.
+    Each read is a thin line, the mean a thick one, against temperature; against sweeps if the
+    temperature does not fall. ``outcomes`` are the generalization errors of each trial.
     """
-    from matplotlib.figure import Figure
-
     known = {n: any(np.isfinite(getattr(c, n)).any() for c in courses.values()) for n in _PANELS}
     shown = [name for name in _PANELS if known[name]]
     count = len(shown) + (outcomes is not None)
-    figure = Figure(figsize=(4.4 * ((count + 1) // 2), 7.2), layout="constrained")
-    figure.suptitle(title)
+    figure = new_figure(4.4 * ((count + 1) // 2), 7.2, title)
     panels = figure.subplots(2, (count + 1) // 2, squeeze=False).ravel()
     falling = all(course.temperature[0] > course.temperature[-1] for course in courses.values())
     for axes, name in zip(panels, shown, strict=False):
@@ -132,11 +158,11 @@ def annealing_figure(
 
 
 def _draw_outcomes(axes: Axes, outcomes: Mapping[str, Floats]) -> None:
-    """Every trial a dot, spread sideways so that none hides another; the mean a bar."""
+    """Each trial as a dot and the mean as a bar; dots are displaced sideways to be told apart."""
     for at, (colour, values) in enumerate(zip(cycle(COLOURS), outcomes.values(), strict=False)):
-        # Multiples of the golden ratio fill the strip evenly, without a random number.
-        spread = 0.5 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
-        axes.scatter(at + spread, values, s=16, color=colour, alpha=0.6, linewidth=0)
+        # Multiples of the golden ratio fill an interval evenly, without random numbers.
+        sideways = 0.5 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
+        axes.scatter(at + sideways, values, s=16, color=colour, alpha=0.6, linewidth=0)
         axes.plot([at - 0.3, at + 0.3], [values.mean()] * 2, color=colour, linewidth=2.5)
     axes.set_xticks(range(len(outcomes)), [f"{k}\n(n = {len(v)})" for k, v in outcomes.items()])
     axes.set(ylabel="generalization error of the collapse")
@@ -144,68 +170,34 @@ def _draw_outcomes(axes: Axes, outcomes: Mapping[str, Floats]) -> None:
     axes.grid(axis="y", alpha=0.25)
 
 
-def training_figure(
-    histories: Sequence[History], title: str, plain: Sequence[History] = ()
-) -> Figure:
-    """Loss, and test error of covers, collapse and plain models, against epochs.
+def training_figure(errors: Mapping[str, Floats], title: str, share: bool = False) -> Figure:
+    """Test errors of several networks against epochs: seeds as thin lines, means as thick ones.
 
-    Every cover of every seed is a thin line, means are thick ones.
+    Args:
+        errors: in percent, by name, each of shape (seeds, epochs).
+        title: of the figure.
+        share: whether the axis is the share of the run, for runs of unequal length.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(10.5, 4.4), layout="constrained")
-    figure.suptitle(title)
-    loss, error = figure.subplots(1, 2)
-    count = histories[0].cover_error.shape[1]
-    for of, colour in ((histories, _COVERS), (plain, _PLAIN)):
-        _draw_course(loss, of, [one.train_loss for one in of], colour, "")
-    loss.set(ylabel=f"training loss{' per cover' if count > 1 else ''}", yscale="log")
-
-    covers = [100 * one.cover_error for one in histories]
-    collapsed = [100 * one.collapse_error for one in histories]
-    beside = [100 * one.collapse_error for one in plain]
-    seeds = f", {len(histories)} seeds" if len(histories) > 1 else ""
-    names = (f"mean of {count} covers", "their collapse")
-    if count == 1:
-        names = ("last weights", "average of weights")
-    if all(np.array_equal(a, b[:, None]) for a, b in zip(covers, collapsed, strict=True)):
-        _draw_course(error, histories, collapsed, _COVERS, f"one model{seeds}")
-    else:
-        _draw_course(error, histories, covers, _COVERS, f"{names[0]}{seeds}")
-        _draw_course(error, histories, collapsed, _COLLAPSE, f"{names[1]}{seeds}")
-    _draw_course(error, plain, beside, _PLAIN, f"plain model{seeds}")
-    # High enough for the later half of every line; the first epochs may leave the picture.
-    settled = max(float(np.max(line[len(line) // 4 :])) for line in (*covers, *collapsed, *beside))
-    error.set(ylabel="test error, %", ylim=(0, 1.15 * settled if settled > 0 else 1.0))
-    error.legend(frameon=False)
-    for axes in (loss, error):
-        axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.25)
+    figure = new_figure(7.5, 4.8, title)
+    axes = figure.subplots()
+    for colour, (name, values) in zip(cycle(COLOURS), errors.items(), strict=False):
+        epochs = np.arange(1, values.shape[1] + 1)
+        at = epochs / len(epochs) if share else epochs
+        marker = "o" if len(epochs) == 1 else None  # one point is no line
+        for seed in values:
+            axes.plot(at, seed, color=colour, linewidth=0.7, alpha=0.35)
+        axes.plot(
+            at,
+            values.mean(axis=0),
+            color=colour,
+            linewidth=2.2,
+            marker=marker,
+            label=f"{name} ({len(epochs)} epochs)",
+        )
+    axes.set(xlabel="share of the training" if share else "epoch", ylabel="test error, %")
+    # The first epochs are far above all later ones and may leave the picture.
+    settled = max(float(np.max(values[:, values.shape[1] // 4 :])) for values in errors.values())
+    axes.set_ylim(0, 1.15 * settled if settled > 0 else 1.0)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
     return figure
-
-
-def _draw_course(
-    axes: Axes, histories: Sequence[History], values: Sequence[Floats], colour: str, label: str
-) -> None:
-    """Thin lines, and their mean as far as all were evaluated in the same epochs.
-
-    Shape: values, one for each history: (evaluations,) or (evaluations, covers).
-    """
-    each = zip(histories, values, strict=True)
-    pairs = [(one.epoch, line) for one, given in each for line in np.atleast_2d(given.T)]
-    # One that was stopped is shorter.
-    same = [len(set(column)) == 1 for column in zip(*(at for at, _ in pairs), strict=False)]
-    common = [*same, False].index(False)
-
-    def plot(at: Floats, line: Floats, **how: Any) -> None:
-        marker = "o" if len(at) == 1 else None  # where a line would show nothing
-        axes.plot(at, line, marker=marker, color=colour, **how)
-
-    if len(pairs) > 1:
-        for number, (at, line) in enumerate(pairs[:60]):
-            plot(at, line, lw=0.7, alpha=0.35, label=None if common or number else label)
-    if common:
-        mean = np.mean([line[:common] for _, line in pairs], axis=0)
-        plot(pairs[0][0][:common], mean, linewidth=2.2, label=label)

@@ -1,4 +1,4 @@
-"""Files that are either written whole or left as they were."""
+"""Atomic writes: a file is replaced completely or left as it was."""
 
 import os
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from mcover.errors import McoverError
 
 
 def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> Path:
-    """Writes a file whole or not at all, and returns its path.
+    """Writes a file completely or not at all, and returns its path.
 
-    A temporary file in the same folder is written, flushed to disk and put in the place of what
-    was there. So a reader sees the old content or the new one, and a crash or a full disk leaves
-    the old one. Missing folders are made; permissions are those of any new file.
+    A temporary file in the same folder is written, flushed to disk and renamed to the target. So a
+    reader sees either the old or the new content, and after a crash or on a full disk the old file
+    is still there. Missing folders are created. The file has the permissions of any new file.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -23,25 +23,25 @@ def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> 
     'text'
 
     Args:
-        path: of the file. Behind a symbolic link, the file that it points to is written.
-        data: the bytes, or a function that writes them to an open binary file; what it raises
-            comes out as it is.
+        path: of the file. If it is a symbolic link, the file it points to is written.
+        data: the bytes, or a function that writes them to an open binary file; its exceptions are
+            raised unchanged.
     """
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise McoverError(f"path is {path!r}; write the path of a file.")
     try:
         target = Path(os.path.realpath(path))
-        odd = target.exists() and not target.is_file()
+        is_special = target.exists() and not target.is_file()
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
-    if odd:
-        what = "a folder" if target.is_dir() else "no ordinary file"
+    if is_special:
+        what = "a folder" if target.is_dir() else "not a regular file"
         raise McoverError(f"cannot write {path}: it is {what}; write the path of a file.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Opened like this, and not by ``tempfile``, it has the permissions of any new file.
-        beside = target.with_name(f".{uuid4().hex[:12]}.tmp")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        # ``tempfile`` would make it readable by its owner only; this one obeys the umask.
+        temporary = target.with_name(f".{uuid4().hex[:12]}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
@@ -52,10 +52,10 @@ def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> 
                 file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(target)
+        temporary.replace(target)
     except BaseException as error:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         if isinstance(error, OSError):
             raise _unwritable(path, error) from error
         raise
@@ -64,4 +64,4 @@ def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> 
 
 def _unwritable(path: str | Path, error: Exception) -> McoverError:
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return McoverError(f"cannot write {path}: {why}; write a path where files can be made.")
+    return McoverError(f"cannot write {path}: {why}; write a path where files can be created.")

@@ -1,8 +1,8 @@
-"""Frozen values as plain JSON and back: the one wire form of options, files and result tables.
+"""Frozen dataclasses as plain JSON and back, for options in files and tables of results.
 
-A value is written as its ``kind``, where its class has one, and the fields that differ from their
-defaults. So a new field with a default that changes nothing leaves every stored value as it is. A
-``kind`` also tells the members of a union, or the subclasses of a base class, apart.
+A value is written as its ``kind``, if its class has one, and the fields that differ from their
+defaults. So stored values stay valid when a class gets a new field whose default changes nothing.
+The ``kind`` distinguishes the members of a union and the subclasses of a base class.
 """
 
 import math
@@ -17,9 +17,9 @@ from mcover.errors import McoverError
 
 
 class Tagged:
-    """A value that files and commands tell from others by its kind: ``class X(Tagged, kind="x")``.
+    """A value whose class has a name in files and commands: ``class X(Tagged, kind="x")``.
 
-    A base class has none.
+    A base class has no kind.
     """
 
     kind: ClassVar[str]
@@ -30,7 +30,7 @@ class Tagged:
 
 
 def to_plain(value: Any) -> Any:
-    """Dicts, lists, text, numbers and None for a frozen value.
+    """A frozen value as dicts, lists, text, numbers and None.
 
     >>> from mcover import GaussianRing
     >>> to_plain(GaussianRing(1.5, shift=2))
@@ -50,11 +50,11 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
-    """The value of a type that :func:`to_plain` wrote; anything else is refused by name.
+    """The value that :func:`to_plain` wrote; the message of a refusal names the wrong field.
 
     >>> from mcover.topology import Topology
     >>> from_plain(Topology, {"kind": "ring", "shift": 2})
-    GaussianRing(sigma=1.5, shift=2.0, skew=0.0)
+    GaussianRing(sigma=1.5, shift=2.0...)
     """
     if get_origin(annotation) is typing.Annotated:
         return from_plain(get_args(annotation)[0], plain, name)
@@ -91,7 +91,7 @@ def _from_union(members: tuple[Any, ...], plain: Any, name: str) -> Any:
         except McoverError:
             continue
     if not members:
-        raise McoverError(f"{name} is {plain!r}; it is none of what may stand here.")
+        raise McoverError(f"{name} is {plain!r}; it has none of the types that are allowed here.")
     return from_plain(members[-1], plain, name)
 
 
@@ -134,7 +134,7 @@ def _same(value: Any, default: Any) -> bool:
 
 @cache
 def _kinds(base: Any) -> dict[str, Any]:
-    """Classes by kind: the class itself and all that derive from it."""
+    """Classes by kind: the class itself and its subclasses."""
     found = {base.kind: base} if isinstance(getattr(base, "kind", None), str) else {}
     for child in base.__subclasses__():
         found |= _kinds(child)

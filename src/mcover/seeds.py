@@ -1,4 +1,4 @@
-"""Explicit randomness: a seed goes in, independent streams come out, no global state is touched."""
+"""Explicit randomness: independent streams from a seed, without any global state."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -14,19 +14,19 @@ Seed: TypeAlias = int | Sequence[int] | SeedSequence | Generator | None
 def seed_sequence(seed: Seed) -> SeedSequence:
     """The root of a seed tree.
 
-    The same integer always gives the same tree; a ``Generator`` gives a new tree at each call and
-    advances; ``None`` asks the operating system.
+    The same integer always gives the same tree. A ``Generator`` is advanced and gives another tree
+    at each call. ``None`` takes entropy from the operating system.
     """
     if isinstance(seed, SeedSequence):
-        # A fresh object: spawning from it must not depend on what was spawned before.
+        # A new object, so that its children do not depend on what the given one spawned before.
         return SeedSequence(seed.entropy, spawn_key=seed.spawn_key, pool_size=seed.pool_size)
     if isinstance(seed, Generator):
         return SeedSequence([int(word) for word in seed.integers(0, 2**32, size=4)])
     if seed is None:
         return SeedSequence()
     words = list(seed) if isinstance(seed, Sequence) else [seed]
-    whole = all(isinstance(w, int | np.integer) and not isinstance(w, bool) for w in words)
-    if not words or isinstance(seed, str | bytes) or not whole or min(words) < 0:
+    are_integers = all(isinstance(w, int | np.integer) and not isinstance(w, bool) for w in words)
+    if not words or isinstance(seed, str | bytes) or not are_integers or min(words) < 0:
         raise McoverError(
             f"seed is {seed!r}; write a non-negative integer, a sequence of them, "
             "a SeedSequence, a Generator or None."
@@ -35,7 +35,7 @@ def seed_sequence(seed: Seed) -> SeedSequence:
 
 
 def streams(seed: Seed, count: int) -> list[Generator]:
-    """``count`` independent generators grown from one seed.
+    """``count`` independent generators from one seed.
 
     >>> a, b = streams(0, 2)
     >>> bool(a.random() == streams(0, 2)[0].random()), bool(a.random() == b.random())

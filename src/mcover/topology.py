@@ -1,12 +1,15 @@
 """Topologies: the mixing kernels Q that say from which covers a source may be read.
 
 A topology is an immutable value. ``topology.matrix(covers)`` is its M×M kernel, balanced to be
-doubly stochastic; row α is the cover that reads, column β the cover that is read. Scaling rows or
-columns leaves the law of the routes unchanged (see :mod:`mcover.permutations`); balancing
-conditions the numbers, and matters where Q itself mixes messages.
+doubly stochastic; row α is the cover that reads, column β the cover that is read. The paper's
+kernel is :class:`GaussianRing`; :class:`Custom` takes any other matrix.
+
+Scaling rows or columns multiplies every permutation's weight by the same factor, so it leaves the
+law of the routes unchanged (see :mod:`mcover.permutations`). Balancing keeps the numbers in range,
+and it matters where Q itself mixes messages.
 """
 
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,10 +39,6 @@ class Facts:
 @dataclass(frozen=True)
 class Topology(Tagged):
     """Base of all topologies: a subclass says its kind and its log-kernel, the rest follows."""
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            object.__setattr__(self, field.name, _parameter(self, field))
 
     def log_kernel(self, covers: int) -> Matrix:
         """Unbalanced log Q, shape (covers, covers); −inf where a read is impossible."""
@@ -73,8 +72,7 @@ class GaussianRing(Topology, kind="ring"):
     """The paper's kernel: a Gaussian of width ``sigma`` around ``shift``, on a ring of covers.
 
     Q[α,β] ∝ exp(−d²/2σ²) with d the displacement β − α − shift wrapped to [−M/2, M/2). The paper
-    calls the shift μ. ``sigma=inf`` is uniform. ``skew`` in (−1, 1) makes it two-sided: the width
-    is σ(1 + skew) ahead (d > 0) and σ(1 − skew) behind.
+    calls the shift μ. ``sigma=inf`` is uniform.
 
     >>> round(GaussianRing(sigma=1.5, shift=2).facts(12).drift, 6)
     2.0
@@ -82,12 +80,17 @@ class GaussianRing(Topology, kind="ring"):
 
     sigma: float = 1.5  # Width, in covers; inf is uniform.
     shift: float = 0.0  # Where a cover reads, in covers ahead of itself; may be fractional.
-    skew: float = 0.0  # Wider ahead (positive) or behind (negative); between -1 and 1.
+
+    def __post_init__(self) -> None:
+        _check_sigma(self, self.sigma)
+        name = "shift of GaussianRing"
+        shift = checks.check_float(name, self.shift, -_LARGEST_SHIFT, _LARGEST_SHIFT)
+        object.__setattr__(self, "shift", shift)
 
     def log_kernel(self, covers: int) -> Matrix:
         # Wrapped to [−M/2, M/2): right for fractional shifts and odd M alike.
         ahead = -_offsets(covers).astype(np.float64) - self.shift + covers / 2
-        return _log_gaussian(np.mod(ahead, covers) - covers / 2, self.sigma, self.skew)
+        return _log_gaussian(np.mod(ahead, covers) - covers / 2, self.sigma)
 
 
 @dataclass(frozen=True)
@@ -107,75 +110,22 @@ class Identity(Topology, kind="identity"):
 
 
 @dataclass(frozen=True)
-class Band(Topology, kind="band"):
-    """Equal reads within ``width`` steps on the ring, both ways or (``one_sided``) ahead only."""
-
-    width: int = 1  # Steps that are reached.
-    one_sided: bool = False  # Reach ahead only.
-
-    def log_kernel(self, covers: int) -> Matrix:
-        ahead = (-_offsets(covers)) % covers
-        near = ahead <= self.width
-        if not self.one_sided:
-            near |= covers - ahead <= self.width
-        return log_weights(near)
-
-
-@dataclass(frozen=True)
 class Chain(Topology, kind="chain"):
     """A Gaussian ring cut open: the ends do not see each other.
 
-    Spatial coupling without tail-biting. Balancing makes room at the ends, so the covers there
-    read themselves more than those in the bulk. There is no shift: off the ring it would be a
-    scaling of rows and columns, which neither the law nor the balanced matrix can see.
+    Spatial coupling without tail-biting. Rows at the ends have fewer entries, so balancing makes
+    the covers there read themselves more than those in the middle. There is no shift: without the
+    wrap-around it only scales rows and columns, which changes neither the law nor the balanced
+    matrix.
     """
 
     sigma: float = 1.5  # Width, in covers.
-    skew: float = 0.0  # Wider ahead (positive) or behind (negative); between -1 and 1.
+
+    def __post_init__(self) -> None:
+        _check_sigma(self, self.sigma)
 
     def log_kernel(self, covers: int) -> Matrix:
-        return _log_gaussian(-_offsets(covers).astype(float), self.sigma, self.skew)
-
-
-@dataclass(frozen=True)
-class Blocks(Topology, kind="blocks"):
-    """A Gaussian ring over ``count`` equal blocks of covers, uniform inside a block."""
-
-    count: int = 2  # Number of blocks; it divides the number of covers.
-    sigma: float = 1.0  # Width, in blocks.
-    shift: float = 0.0  # Where a block reads, in blocks ahead.
-
-    def log_kernel(self, covers: int) -> Matrix:
-        size, rest = divmod(covers, self.count)
-        if rest or not size:
-            raise McoverError(
-                f"{self!r} cannot split {covers} covers into {self.count} equal blocks; "
-                f"write covers={(size + 1) * self.count}, or a count that divides."
-            )
-        ring = GaussianRing(self.sigma, self.shift).log_kernel(self.count)
-        return np.repeat(np.repeat(ring, size, axis=0), size, axis=1)
-
-
-@dataclass(frozen=True)
-class Torus(Topology, kind="torus"):
-    """Covers on a ``rows`` × ``cols`` torus, row by row; a Gaussian read in both directions."""
-
-    rows: int = 2  # Covers along the first direction.
-    cols: int = 2  # Covers along the second direction.
-    sigma: float = 1.0  # Width in both directions, in covers.
-    row_shift: float = 0.0  # Where a cover reads along the first direction.
-    col_shift: float = 0.0  # Where a cover reads along the second direction.
-
-    def log_kernel(self, covers: int) -> Matrix:
-        if covers != self.rows * self.cols:
-            raise McoverError(
-                f"{self!r} holds {self.rows * self.cols} covers, {covers} were asked for; "
-                f"write covers={self.rows * self.cols}, or other rows and cols."
-            )
-        along_rows = GaussianRing(self.sigma, self.row_shift).log_kernel(self.rows)
-        along_cols = GaussianRing(self.sigma, self.col_shift).log_kernel(self.cols)
-        # log of a Kronecker product: every pair of row and column displacements adds up.
-        return (along_rows[:, None, :, None] + along_cols[:, None]).reshape(covers, covers)
+        return _log_gaussian(-_offsets(covers).astype(float), self.sigma)
 
 
 @dataclass(frozen=True, repr=False)
@@ -254,22 +204,11 @@ def mix(*topologies: Topology, weights: ArrayLike | None = None) -> Topology:
     return Mixture(topologies, shares)  # type: ignore[arg-type]
 
 
-def _parameter(topology: Topology, field: Field[Any]) -> Any:
-    """A number of a topology as a plain bool, int or float, refused if it is out of range."""
-    name, value = f"{field.name} of {type(topology).__name__}", getattr(topology, field.name)
-    match getattr(field.type, "__name__", field.type), field.name:
-        case "bool", _:
-            return checks.check_bool(name, value)
-        case "int", _:
-            return checks.check_int(name, value, 0 if field.name == "width" else 1)
-        case "float", "sigma":
-            checks.check_float(name, value, above=0, infinite=True)
-            return checks.check_float(name, value, _SMALLEST_SIGMA, infinite=True)
-        case "float", "skew":
-            return checks.check_float(name, value, above=-1, below=1)
-        case "float", _:
-            return checks.check_float(name, value, -_LARGEST_SHIFT, _LARGEST_SHIFT)
-    return value
+def _check_sigma(topology: Topology, sigma: float) -> None:
+    name = f"sigma of {type(topology).__name__}"
+    checks.check_float(name, sigma, above=0, infinite=True)
+    sigma = checks.check_float(name, sigma, _SMALLEST_SIGMA, infinite=True)
+    object.__setattr__(topology, "sigma", sigma)
 
 
 def _offsets(covers: int) -> NDArray[np.int64]:
@@ -278,11 +217,11 @@ def _offsets(covers: int) -> NDArray[np.int64]:
     return index[:, None] - index[None, :]
 
 
-def _log_gaussian(displacement: Matrix, sigma: float, skew: float) -> Matrix:
-    """log of the two-piece Gaussian exp(−d²/2σ²) with σ(1 ± skew) ahead and behind."""
-    width = sigma * np.where(displacement > 0, 1 + skew, 1 - skew)
-    # Measured from the best column of each row, so that no row underflows; the law is unchanged.
-    log_kernel = -0.5 * (displacement / width) ** 2
+def _log_gaussian(displacement: Matrix, sigma: float) -> Matrix:
+    """log of the Gaussian exp(−d²/2σ²), up to a constant for each row."""
+    log_kernel = -0.5 * (displacement / sigma) ** 2
+    # Each row is divided by its largest entry, so that no row underflows. The law is unchanged:
+    # a factor common to a row is a factor common to all permutations.
     return np.asarray(log_kernel - log_kernel.max(axis=1, keepdims=True))
 
 

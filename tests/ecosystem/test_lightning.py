@@ -1,6 +1,4 @@
-"""Covers in Lightning: a Trainer with the callback, checkpoints, and Fabric."""
-
-import json
+"""Covers in Lightning: the collapse in validation, tests and predictions; checkpoints; Fabric."""
 
 import lightning
 import pytest
@@ -8,14 +6,13 @@ import pytorch_lightning
 import torch
 import torch.nn.functional as F  # noqa: N812
 import torchmetrics
-from lightning.pytorch.callbacks import ModelCheckpoint
-from safetensors.torch import load_model
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mcover
 from mcover.errors import McoverError, McoverWarning
-from mcover.lightning import CollapseCallback
+from mcover.lightning import CollapseCallback, collapsed
 
 torch.set_num_threads(1)
 
@@ -51,32 +48,26 @@ def classifier(framework=lightning, routing="messages"):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 net = network()
-            how = ROUTINGS.get(routing, routing)
-            self.net = mcover.lift(net, 3, mcover.Uniform(), how, seed=0)
+            self.net = mcover.lift(net, 3, mcover.Uniform(), ROUTINGS[routing], seed=0)
             self.accuracy = torchmetrics.classification.MulticlassAccuracy(3, average="micro")
-            self.losses = []
-            self.seen = {"covers": []}
 
         def training_step(self, batch, index):
             x, y = batch
             return mcover.cover_loss(F.cross_entropy, self.net(x), y)
 
-        def validation_step(self, batch, index):
+        def validation_step(self, batch, index, dataloader_idx=0):
             x, y = batch
             logits = self.net(x)
-            loss = mcover.cover_loss(F.cross_entropy, logits, y) / self.net.covers
-            self.log("loss", loss)
-            self.losses.append(loss)
-            self.seen["covers"].append(len(logits))
-            self.accuracy.update(logits.flatten(0, 1), y.repeat(len(logits) * self.net.passes))
+            assert not self.net.training
+            self.log("loss", F.cross_entropy(logits, y) if logits.ndim == 2 else logits.mean())
+            self.accuracy.update(logits.flatten(0, -2), y.repeat(logits[..., 0].numel() // len(y)))
             self.log("accuracy", self.accuracy)
 
-        def on_validation_epoch_end(self):
-            self.log_dict({"mean": torch.stack(self.losses).mean()})
-            self.losses.clear()
-
         def test_step(self, batch):
-            self.log("test_loss", mcover.cover_loss(F.cross_entropy, self.net(batch[0]), batch[1]))
+            self.log("test_loss", F.cross_entropy(self.net(batch[0]), batch[1]))
+
+        def predict_step(self, batch):
+            return self.net(batch[0])
 
         def configure_optimizers(self):
             optimizer = torch.optim.AdamW(self.net.parameter_groups(lr=1e-2, weight_decay=0.1))
@@ -97,12 +88,8 @@ def trainer(folder, *callbacks, framework=lightning, **options):
     )
 
 
-def rows(folder):
-    return [json.loads(line) for line in (folder / "collapse.jsonl").read_text().splitlines()]
-
-
 @torch.no_grad()
-def judged(net, given):
+def scores(net, given):
     """Loss and accuracy over a loader of batches of one size."""
     pairs = [(net(x), y) for x, y in given]
     losses = [F.cross_entropy(out, y) for out, y in pairs]
@@ -110,217 +97,125 @@ def judged(net, given):
     return torch.stack(losses).mean().item(), torch.stack(right).mean().item()
 
 
+def assert_same_state(module, other):
+    expected, seen = module.state_dict(), other.state_dict()
+    assert expected.keys() == seen.keys()
+    for name, value in expected.items():
+        assert torch.equal(seen[name], value), name
+
+
 @pytest.mark.parametrize("framework", [lightning, pytorch_lightning])
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_collapse_is_validated_beside_the_covers(framework, routing, tmp_path):
-    module = classifier(framework, routing)
-    run = trainer(tmp_path, CollapseCallback(), framework=framework)
-    run.fit(module, loader(), loader(1))
-    loss, accuracy = judged(module.net.collapse(), loader(1))
-    metrics = run.callback_metrics
-    for name in ("loss", "mean"):
-        assert metrics[f"collapse/{name}"].item() == pytest.approx(loss, rel=1e-6)
-    assert metrics["collapse/accuracy"].item() == pytest.approx(accuracy)
-
-    run = trainer(tmp_path / "alone", framework=framework)
-    alone = classifier(framework, routing)
-    run.fit(alone, loader(), loader(1))
-    for name in ("loss", "mean", "accuracy"):  # of the covers: as without the callback
-        assert metrics[name] == run.callback_metrics[name]
-    assert set(module.seen["covers"]) == {3}
-    assert not module.losses
-
-
-def test_training_and_checkpoints_are_as_without_the_callback(tmp_path):
+def test_the_collapse_is_validated_and_training_is_as_without_the_callback(
+    framework, routing, tmp_path
+):
     made = {}
     for name, callbacks in {"with": [CollapseCallback()], "without": []}.items():
-        module, run = classifier(), trainer(tmp_path, *callbacks)
+        module, run = (
+            classifier(framework, routing),
+            trainer(tmp_path, *callbacks, framework=framework),
+        )
         run.fit(module, loader(), loader(1))
         run.save_checkpoint(tmp_path / f"{name}.ckpt")
-        made[name] = torch.load(tmp_path / f"{name}.ckpt", weights_only=True)
-    ours, theirs = made["with"], made["without"]
-    assert ours["state_dict"].keys() == theirs["state_dict"].keys()
-    for name, value in theirs["state_dict"].items():
-        assert torch.equal(ours["state_dict"][name], value), name
+        made[name] = module, run, torch.load(tmp_path / f"{name}.ckpt", weights_only=True)
+    module, run, ours = made["with"]
+    alone, _, theirs = made["without"]
+    loss, accuracy = scores(module.net.collapse(), loader(1))
+    assert run.callback_metrics["loss"].item() == pytest.approx(loss, rel=1e-6)
+    assert run.callback_metrics["accuracy"].item() == pytest.approx(accuracy)
+    assert_same_state(alone, module)
     assert ours.keys() == theirs.keys()
     assert ours["callbacks"] == theirs["callbacks"]
+    assert ours["state_dict"].keys() == module.state_dict().keys()
 
 
-def test_file_holds_the_collapse_under_the_keys_of_the_base(tmp_path):
-    module = classifier()
-    trainer(tmp_path, CollapseCallback(tmp_path / "new")).fit(module, loader(), loader(1))
-    net = network().eval()
-    assert load_model(net, tmp_path / "new" / "collapse.safetensors") == (set(), [])
-    for name, value in module.net.collapse().state_dict().items():
-        assert torch.equal(net.state_dict()[name], value), name
-    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == [
-        "collapse.jsonl",
-        "collapse.safetensors",
-    ]
-
-
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
-def test_without_validation_the_file_is_written_at_the_end(tmp_path):
-    module = classifier()
-    trainer(tmp_path, CollapseCallback()).fit(module, loader())
-    net = network()
-    load_model(net, tmp_path / "collapse.safetensors")
-    assert torch.equal(net[0].weight, module.net.collapse()[0].weight)
-
-
-def test_best_collapse_is_kept(tmp_path):
-    class Spoiled(CollapseCallback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            kept.append(pl_module.net.collapse()[0].weight)
-            with torch.no_grad():  # nothing later can be as good
-                pl_module.net.stacks()["3.weight"].fill_(100.0)
-                pl_module.net.stacks()["3.bias"][:, 0] = 100.0
-
-    kept = []
-    module, callback = classifier(), Spoiled(monitor="collapse/loss")
-    trainer(tmp_path, callback, max_epochs=3).fit(module, loader(), loader(1))
-    net = network()
-    load_model(net, tmp_path / "collapse.safetensors")
-    assert torch.equal(net[0].weight, kept[0])
-    history = rows(tmp_path)
-    assert callback.best == history[0]["collapse/loss"] < history[1]["collapse/loss"]
-
-
-def test_a_metric_that_is_not_logged_is_refused(tmp_path):
-    run = trainer(tmp_path, CollapseCallback(monitor="collapse/nothing"))
-    with pytest.raises(McoverError, match=r"write one of .*collapse/loss"):
-        run.fit(classifier(), loader(), loader(1))
+def test_tests_predictions_and_several_loaders_use_the_collapse(tmp_path):
+    module, run = classifier(), trainer(tmp_path, CollapseCallback())
+    net = module.net.collapse()
+    found = run.validate(module, [loader(1), loader(2)], verbose=False)
+    for index, seed in enumerate((1, 2)):
+        logged = found[index][f"loss/dataloader_idx_{index}"]
+        assert logged == pytest.approx(scores(net, loader(seed))[0], rel=1e-6)
+    (tested,) = run.test(module, loader(3), verbose=False)
+    assert tested["test_loss"] == pytest.approx(scores(net, loader(3))[0], rel=1e-6)
+    predicted = run.predict(module, loader(3))
+    for batch, (x, _) in zip(predicted, loader(3), strict=True):
+        torch.testing.assert_close(batch, net(x))
+    assert isinstance(module.net, mcover.nn.Covered)
 
 
 @pytest.mark.filterwarnings("ignore:.*when using `ckpt_path`, callbacks")
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_interrupted_and_resumed_is_as_never_interrupted(routing, tmp_path):
     whole = classifier(routing=routing)
-    trainer(tmp_path / "whole", CollapseCallback(), max_epochs=4).fit(whole, loader(), loader(1))
+    trainer(tmp_path, CollapseCallback(), max_epochs=4).fit(whole, loader(), loader(1))
 
     class PowerCut(lightning.Callback):
-        def on_train_batch_end(self, trainer, *_):
-            if trainer.global_step == 11:  # of 12
+        def on_validation_batch_end(self, trainer, *_):
+            if trainer.global_step == 9:  # in the third validation of four
                 raise RuntimeError("power cut")
 
-    folder, keep = tmp_path / "half", ModelCheckpoint(tmp_path / "kept", "{epoch}", save_top_k=-1)
-    cut = CollapseCallback(monitor="collapse/loss"), keep, PowerCut()
+    class SaveAtException(Checkpoint):
+        def on_exception(self, trainer, *_):
+            trainer.save_checkpoint(tmp_path / "crash.ckpt")
+
+    keep = ModelCheckpoint(tmp_path, "{epoch}", monitor="accuracy", mode="max", save_top_k=-1)
+    cut = classifier(routing=routing)
+    run = trainer(
+        tmp_path, PowerCut(), CollapseCallback(), keep, SaveAtException(), max_epochs=4,
+        enable_checkpointing=True,
+    )  # fmt: skip
     with pytest.raises(RuntimeError, match="power cut"):
-        trainer(folder, *cut, max_epochs=4, enable_checkpointing=True).fit(
-            classifier(routing=routing), loader(), loader(1)
-        )
-    assert len(rows(folder)) == 3  # one more than the checkpoint below knows of
+        run.fit(cut, loader(), loader(1))
+    assert isinstance(cut.net, mcover.nn.Covered)  # the exception left the module as it was
+    saved = torch.load(tmp_path / "crash.ckpt", weights_only=True)
+    assert saved["state_dict"].keys() == cut.state_dict().keys()
 
-    rest, resumed = CollapseCallback(monitor="collapse/loss"), classifier(routing=routing)
-    run = trainer(folder, rest, max_epochs=4)
-    two = tmp_path / "kept" / "epoch=1.ckpt"
-    run.fit(resumed, loader(), loader(1), ckpt_path=two, weights_only=True)
-    expected, seen = whole.state_dict(), resumed.state_dict()
-    assert expected.keys() == seen.keys()
-    for name, value in expected.items():
-        assert torch.equal(seen[name], value), name
-    assert rows(folder) == rows(tmp_path / "whole")
-    assert rest.best == min(row["collapse/loss"] for row in rows(folder))
-    for name, value in whole.net.collapse().state_dict().items():
-        assert torch.equal(resumed.net.collapse().state_dict()[name], value), name
+    resumed = classifier(routing=routing)
+    run = trainer(tmp_path, CollapseCallback(), max_epochs=4)
+    run.fit(resumed, loader(), loader(1), ckpt_path=tmp_path / "epoch=1.ckpt", weights_only=True)
+    assert_same_state(whole, resumed)
 
 
-def test_other_callbacks_may_monitor_the_collapse(tmp_path):
-    keep = ModelCheckpoint(tmp_path, monitor="collapse/accuracy", mode="max", filename="best")
+def test_other_callbacks_monitor_the_collapse(tmp_path):
+    seen = []
+
+    class Listening(lightning.Callback):
+        def on_validation_end(self, trainer, pl_module):
+            if not trainer.sanity_checking:
+                seen.append(scores(pl_module.net.collapse(), loader(1))[0])
+
+    keep = ModelCheckpoint(tmp_path, monitor="loss", filename="best")
     module = classifier()
-    trainer(tmp_path, CollapseCallback(), keep, enable_checkpointing=True).fit(
-        module, loader(), loader(1)
-    )
-    assert keep.best_model_score == max(row["collapse/accuracy"] for row in rows(tmp_path))
-    again = type(module).load_from_checkpoint(keep.best_model_path, weights_only=True)
-    assert again.net.covers == 3
+    trainer(
+        tmp_path, CollapseCallback(), Listening(), keep, max_epochs=3, enable_checkpointing=True
+    ).fit(module, loader(), loader(1))
+    assert keep.best_model_score.item() == pytest.approx(min(seen), rel=1e-6)
+    best = type(module).load_from_checkpoint(keep.best_model_path, weights_only=True)
+    assert scores(best.net.collapse(), loader(1))[0] == pytest.approx(min(seen), rel=1e-6)
 
 
-def test_tests_and_several_loaders_judge_the_collapse_too(tmp_path):
-    class Two(type(classifier())):
-        def validation_step(self, batch, index, dataloader_idx=0):
-            self.log("loss", mcover.cover_loss(F.cross_entropy, self.net(batch[0]), batch[1]))
-
-        def on_validation_epoch_end(self):
-            pass
-
-    module, run = Two(), trainer(tmp_path, CollapseCallback())
-    found = run.validate(module, [loader(1), loader(2)], verbose=False)
-    net = module.net.collapse()
-    for index, seed in enumerate((1, 2)):
-        logged = found[index][f"collapse/loss/dataloader_idx_{index}"]
-        assert logged == pytest.approx(judged(net, loader(seed))[0], rel=1e-6)
-    (found,) = run.test(module, loader(3), verbose=False)
-    assert found["collapse/test_loss"] == pytest.approx(judged(net, loader(3))[0], rel=1e-6)
-    assert not list(tmp_path.iterdir())  # no training, no file
-
-
-def test_batch_norms_may_be_computed_anew(tmp_path):
+def test_running_statistics_may_be_recomputed(tmp_path):
     batches = [x for x, _ in loader()]
 
-    def anew(covered):
+    def collapse(covered):
         return covered.collapse(loader=batches)
 
-    module, run = classifier(), trainer(tmp_path, CollapseCallback(collapse=anew))
+    module, run = classifier(), trainer(tmp_path, CollapseCallback(collapse))
     run.fit(module, loader(), loader(1))
-    loss, _ = judged(anew(module.net), loader(1))
-    assert run.callback_metrics["collapse/loss"].item() == pytest.approx(loss, rel=1e-6)
-    assert abs(loss - judged(module.net.collapse(), loader(1))[0]) > 1e-4
-
-
-def test_several_covered_models_have_a_file_each(tmp_path):
-    class Pair(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            parts = {name: nn.Linear(8, 3) for name in ("left", "right")}
-            lifted = {k: mcover.lift(v, 2, mcover.Uniform(), seed=0) for k, v in parts.items()}
-            self.parts = nn.ModuleDict(lifted)
-
-        def training_step(self, batch, index):
-            x, y = batch
-            return sum(mcover.cover_loss(F.cross_entropy, p(x), y) for p in self.parts.values())
-
-        def validation_step(self, batch, index):
-            self.log("loss", self.training_step(batch, index))
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    module, run = Pair(), trainer(tmp_path, CollapseCallback(prefix="one_"))
-    run.fit(module, loader(), loader(1))
-    total = 0.0
-    for name, part in module.parts.items():
-        net = nn.Linear(8, 3)
-        load_model(net, tmp_path / f"collapse-parts.{name}.safetensors")
-        assert torch.equal(net.weight, part.collapse().weight)
-        total += judged(net, loader(1))[0]
-    assert run.callback_metrics["one_loss"].item() == pytest.approx(total, rel=1e-6)
-
-
-def test_tensorboard_shows_what_the_lines_hold(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    callback = CollapseCallback(tmp_path / "log", tensorboard=True)
-    trainer(tmp_path, callback).fit(classifier(), loader(), loader(1))
-    events = EventAccumulator(str(tmp_path / "log" / "collapse"))
-    events.Reload()
-    seen = {event.step: event.value for event in events.Scalars("collapse/loss")}
-    assert seen == pytest.approx(
-        {row["step"]: row["collapse/loss"] for row in rows(tmp_path / "log")}
-    )
+    loss, _ = scores(collapse(module.net), loader(1))
+    assert run.callback_metrics["loss"].item() == pytest.approx(loss, rel=1e-6)
+    assert abs(loss - scores(module.net.collapse(), loader(1))[0]) > 1e-4
 
 
 def test_mixed_precision(tmp_path):
     module = classifier()
     run, held_out = trainer(tmp_path, CollapseCallback(), precision="bf16-mixed"), loader(1)
     run.fit(module, loader(), held_out)
-    exact, logged = (
-        judged(module.net.collapse(), held_out)[0],
-        run.callback_metrics["collapse/loss"],
-    )
-    assert abs(logged - exact) > 1e-6  # it was judged in the trainer's own precision
+    logged = run.callback_metrics["loss"]
+    assert abs(logged - scores(module.net.collapse(), held_out)[0]) > 1e-6
     with torch.autocast("cpu", torch.bfloat16):
-        loss, _ = judged(module.net.collapse(), held_out)
+        loss, _ = scores(module.net.collapse(), held_out)
     assert logged.item() == pytest.approx(loss, rel=1e-6)
 
 
@@ -328,9 +223,29 @@ def test_mixed_precision(tmp_path):
 def test_a_compiled_module(tmp_path):
     module, run = classifier(), trainer(tmp_path, CollapseCallback())
     run.fit(torch.compile(module, backend="eager"), loader(), loader(1))
-    loss, _ = judged(module.net.collapse(), loader(1))
-    assert run.callback_metrics["collapse/loss"].item() == pytest.approx(loss, rel=1e-6)
-    assert set(module.seen["covers"]) == {3}
+    loss, _ = scores(module.net.collapse(), loader(1))
+    assert run.callback_metrics["loss"].item() == pytest.approx(loss, rel=1e-6)
+
+
+def test_the_context_manager_replaces_every_name_and_restores_after_an_exception():
+    covered = mcover.lift(nn.Linear(8, 3), 2, mcover.Uniform(), seed=0)
+    model = nn.ModuleDict({"one": nn.Sequential(covered), "same": covered, "rest": nn.ReLU()})
+    with collapsed(model):
+        assert type(model["same"]) is nn.Linear
+        assert model["one"][0] is model["same"]
+    assert model["one"][0] is model["same"] is covered
+    with pytest.raises(RuntimeError), collapsed(model):
+        model["same"](torch.zeros(5))  # the wrong shape
+    assert model["one"][0] is model["same"] is covered
+
+    def fail(covered):
+        raise ValueError("no collapse")
+
+    with pytest.raises(ValueError, match="no collapse"), collapsed(model, fail):
+        pass
+    assert model["same"] is covered
+    with pytest.raises(McoverError, match=r"covered\.collapse"), collapsed(covered):
+        pass
 
 
 def test_a_module_without_covers_is_told_what_to_write(tmp_path):
@@ -385,4 +300,4 @@ def test_fabric_trains_saves_and_resumes(routing, tmp_path):
         assert torch.equal(second[0].state_dict()[name], value), name
     net = second[0].collapse()
     assert type(net) is nn.Sequential
-    assert judged(net, loader())[0] < judged(start()[0].collapse(), loader())[0]
+    assert scores(net, loader())[0] < scores(start()[0].collapse(), loader())[0]

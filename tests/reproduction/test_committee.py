@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_committee import votes
 from reproduction.committee import (
     FAST,
     SLOW,
@@ -23,8 +24,6 @@ from reproduction.training.options import SHARPEST
 
 import mcover
 from mcover.errors import McoverError
-from reference_committee import votes
-from reproduction import models
 
 SHARP = SLOW.at(20_000)
 
@@ -134,12 +133,6 @@ def test_schedules_that_cannot_be_are_refused(bad):
         CommitteeMachine(4, schedule="slow")
 
 
-@pytest.mark.parametrize(("inputs", "hidden"), [(0, 9), (4, 0), (2.5, 3)])
-def test_machines_that_cannot_be_are_refused(inputs, hidden):
-    with pytest.raises(McoverError, match="whole number of at least 1"):
-        CommitteeMachine(inputs, hidden)
-
-
 def test_all_covers_and_the_collapse_share_beta_and_gamma():
     covered = mcover.lift(CommitteeMachine(8, 3), 3, mcover.Identity(), seed=0)
     machine_of(covered).sharpen(500)
@@ -172,16 +165,3 @@ def test_the_surrogate_is_a_criterion_for_covers():
     loss = mcover.cover_loss(machine_of(covered).loss, covered(x), y)
     each = [surrogate(covered.cover(index)(x), y, 0.5) for index in range(3)]
     torch.testing.assert_close(loss, sum(each))
-
-
-def test_a_machine_comes_back_from_disk(tmp_path):
-    kind = models.CommitteeModel(12, hidden=5, schedule=FAST)
-    machine = kind.build(seed=3)
-    machine.sharpen(100)
-    models.save(machine, kind, tmp_path / "machine", note="kept")
-    back = models.load(tmp_path / "machine")
-    x = patterns(4, 12)
-    assert torch.equal(back(x), machine(x))
-    assert torch.equal(back.classify(x), machine.classify(x))
-    assert (back.schedule, back.training) == (FAST, False)
-    assert (back.beta, back.gamma) == (machine.beta, machine.gamma)

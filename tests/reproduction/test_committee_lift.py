@@ -6,13 +6,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from reference_committee import routed_loss
 from reproduction.committee import SLOW, CommitteeMachine, machine_of, unit_rows
 from reproduction.training.fused import FusedGradient, paths
 from reproduction.training.objectives import CommitteeObjective
 
 import mcover
 from mcover.errors import McoverError
-from reference_committee import routed_loss
 
 INPUTS, HIDDEN, COVERS = 4, 3, 3
 LIFTS = {
@@ -83,11 +83,11 @@ def test_the_fused_path_walks_the_trajectory_of_the_general_lift(name, dtype):
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
         said = []
         for step in range(steps):
-            objective.begin(40 * step)
+            objective.begin_epoch(40 * step)
             size = 10 if step % 3 else 7  # the last batch of a pass is often smaller
             said.append(float(objective.gradient(*batch(size, inputs, None, dtype, step), False)))
             optimizer.step()
-            objective.settle()
+            objective.after_step()
         ends.append(model.net.J.detach())
         losses.append(said)
         assert model.steps == steps
@@ -168,7 +168,7 @@ def test_single_precision_follows_double_along_the_schedule(epoch):
     for dtype in (torch.float32, torch.float64):
         model = lifted(machine(50, 5, torch.float32), covers=4, bank=6, destinations=None).to(dtype)
         objective = CommitteeObjective(model)
-        objective.begin(epoch)
+        objective.begin_epoch(epoch)
         loss = objective.gradient(*batch(40, 50, None, dtype), each=False)
         grads.append((loss.double(), model.net.J.grad.double()))
         assert torch.isfinite(model.net.J.grad).all()
@@ -188,7 +188,7 @@ def test_compiled_row_norms_are_those_of_the_machine(dtype):
         covered.net.J.mul_(3)
         covered.net.J[1, 2] = 0
     expected = unit_rows(covered.net.J.detach())
-    CommitteeObjective(covered).settle()
+    CommitteeObjective(covered).after_step()
     torch.testing.assert_close(covered.net.J.detach(), expected)
 
 
@@ -223,9 +223,9 @@ def test_routes_that_are_no_permutations_never_reach_the_kernels(value):
     routes = lifted(machine(), bank=2, destinations=None).routes.copy()
     assert paths(routes, HIDDEN * INPUTS) is not None
     routes[1, 3] = value
-    with pytest.raises(McoverError, match="no permutations"):
+    with pytest.raises(McoverError, match="not permutations"):
         paths(routes, HIDDEN * INPUTS)
-    with pytest.raises(McoverError, match="no permutations"):
+    with pytest.raises(McoverError, match="not permutations"):
         paths(routes[:, :5], HIDDEN * INPUTS)
 
 
@@ -235,9 +235,9 @@ def test_routes_of_another_model_are_refused():
     good = FusedGradient(lifted(machine()).net.J.detach())
     good(x, y, 1.0, 1.0, given)
     for odd in (given._replace(chosen=np.array([2])), given._replace(back=given.back[:2])):
-        with pytest.raises(McoverError, match="not those of this model"):
+        with pytest.raises(McoverError, match="do not belong to this model"):
             good(x, y, 1.0, 1.0, odd)
-    with pytest.raises(McoverError, match="not those of this model"):
+    with pytest.raises(McoverError, match="do not belong to this model"):
         FusedGradient(torch.zeros(2, HIDDEN, INPUTS).double())(x, y, 1.0, 1.0, given)
 
 
@@ -252,13 +252,13 @@ def test_gradients_are_counted_for_every_virtual_machine():
 def test_judging_collapse_and_covers_is_judging_machines_by_themselves():
     model = lifted(machine())
     objective = CommitteeObjective(model)
-    objective.begin(700)
+    objective.begin_epoch(700)
     x, y = batch(30)
     for on, alone in (
         ("collapse", [objective.collapse(model)]),
         ("covers", [model.cover(index) for index in range(COVERS)]),
     ):
-        losses, wrong = objective.judge(model, x, y, on)
+        losses, wrong = objective.evaluate(model, x, y, on)
         expected = [one.loss(one(x), y).item() for one in alone]
         np.testing.assert_allclose(losses, expected)
         assert wrong.tolist() == [float((one.classify(x) != y).double().mean()) for one in alone]

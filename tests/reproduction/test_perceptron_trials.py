@@ -9,9 +9,6 @@ import pytest
 from reproduction.perceptron import (
     MessagePassingTrial,
     PerceptronTrial,
-    join,
-    run_paired,
-    summarize,
 )
 from reproduction.rows import read_csv
 from reproduction.studies import STUDIES, find_study
@@ -29,7 +26,7 @@ from mcover import (
 from mcover.annealing import amp
 from mcover.plain import from_plain, to_plain
 
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parents[2] / "reproduction" / "results"
 SHORT = LinearSchedule(0.4, 0.01, 0.01)
 TRIALS = {
     "vanilla": PerceptronTrial(31, 1.5, method=Vanilla(), schedule=SHORT),
@@ -42,25 +39,6 @@ TIMES = ("core_seconds",)
 
 def without_times(outcome):
     return {name: value for name, value in outcome.items() if name not in TIMES}
-
-
-def test_trials_meet_the_same_instances_whatever_the_workers():
-    one, two = (
-        [(name, without_times(outcome)) for name, outcome, _ in run_paired(TRIALS, range(5), w)]
-        for w in (1, 3)
-    )
-    assert one == two
-    assert [name for name, _ in one] == ["vanilla", "M-cover"] * 5
-    problem = teacher_student(31, 1.5, seed=[3, 0])
-    trial = TRIALS["M-cover"]
-    alone = anneal(problem, trial.method, schedule=SHORT, seed=[3, 1])
-    outcome = one[7][1]
-    assert outcome == without_times(trial.run(3))
-    assert outcome["energy"] == alone.energy[0]
-    assert outcome["generalization_error"] == alone.generalization_error[0]
-    sign_error = problem.generalization_error(alone.collapsed_sign)[0]
-    assert outcome["generalization_error_sign"] == sign_error
-    assert outcome["solved"] == alone.solved[0]
 
 
 def test_of_several_reads_the_one_of_least_training_energy_counts():
@@ -96,33 +74,6 @@ def test_message_passing_is_reinforced_and_stopped_as_the_trial_says():
     stopped = amp(problem.patterns, problem.labels, seed=[4, 2], stop_at_zero=True)
     error = problem.generalization_error(stopped.magnetization)
     assert easy.run(4)["generalization_error"] == error
-
-
-def test_leaving_early_stops_the_rest():
-    for count, _ in enumerate(run_paired(TRIALS, range(10_000)), start=1):
-        if count == 3:
-            break
-    assert count == 3
-
-
-def test_summaries_carry_intervals_and_n():
-    trial = {"M-cover": replace(TRIALS["M-cover"], alpha=4.0)}
-    outcomes = [outcome for _, outcome, _ in run_paired(trial, range(8))]
-    summary = summarize(outcomes)
-    errors = [outcome["generalization_error"] for outcome in outcomes]
-    assert summary["generalization_error"].value == pytest.approx(np.mean(errors))
-    assert summary["solved"].n == 8
-    assert summary["solved"].low <= summary["solved"].value <= summary["solved"].high
-    if 0 < summary["solved"].value < 1:
-        runs = np.log(0.01) / np.log(1 - summary["solved"].value)
-        assert summary["tts_proposals"].value == pytest.approx(runs * 40 * 3 * 31)
-
-
-def test_trajectories_join_read_by_read():
-    courses = [course for name, _, course in run_paired(TRIALS, range(3)) if name == "vanilla"]
-    joined = join(courses)
-    assert joined.energy.shape == (3, len(joined.temperature))
-    np.testing.assert_array_equal(joined.energy[1], courses[1].energy[0])
 
 
 def test_trials_are_values_with_one_wire_form():

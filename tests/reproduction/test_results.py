@@ -1,14 +1,14 @@
 """The committed rows: every cell of every study finds its own, and reruns give them again."""
 
-import importlib
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from reproduction.pages import RESULTS, check_pages
 from reproduction.perceptron import MessagePassingTrial, PerceptronTrial
 from reproduction.rows import KINDS, by_key, config_of, read_csv
-from reproduction.studies import STUDIES, find_study, summarize
+from reproduction.studies import STUDIES, find_study
 from reproduction.studies.costs import CostTrial
+from reproduction.summary import summarize
 from reproduction.training import (
     BinaryTrial,
     CommitteeTrial,
@@ -22,7 +22,6 @@ from mcover import McoverError
 from mcover.plain import from_plain
 from reproduction import data
 
-RESULTS = Path(__file__).parent.parent / "results"
 # Trials of each study at the scale of the paper, by kind.
 COUNTS = {
     "table-1": {"perceptron": 300, "committee": 30, "network": 10},
@@ -48,11 +47,8 @@ COUNTS = {
 }
 
 
-def test_the_pages_are_what_the_rows_give(monkeypatch):
-    monkeypatch.syspath_prepend(RESULTS)
-    page = importlib.import_module("page")
-    for path, text in page.pages().items():
-        assert path.read_text() == text, "run 'python results/page.py'"
+def test_the_pages_are_what_the_rows_give():
+    assert check_pages() == [], "run 'python -m reproduction pages'"
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +135,7 @@ def test_reruns_of_rows_give_the_same_numbers(name, method):
 
 @pytest.mark.parametrize("method", ["vanilla", "rsa", "mcover"])
 @pytest.mark.parametrize("rule", ["glauber", "repair"])
-def test_reruns_of_annealings_give_the_same_bits(method, rule):
+def test_reruns_of_annealings_give_the_same_numbers(method, rule):
     kept = [
         row
         for row in read_csv(RESULTS / "time-to-solution.csv")
@@ -151,4 +147,8 @@ def test_reruns_of_annealings_give_the_same_bits(method, rule):
     row = max(kept[:50], key=lambda row: row.outcome["proposals"])
     again = trial_of(row).run(row.seed)
     for outcome in set(row.outcome) - {"core_seconds"}:
-        assert again[outcome] == pytest.approx(row.outcome[outcome], rel=1e-9), outcome
+        # arccos(R)/π turns an overlap that is one rounding below 1 into 8e-9 on some CPUs; one
+        # wrong weight of 2000 already gives an error of 0.014.
+        last_bits = 1e-7 if outcome.startswith("generalization_error") else 0
+        wanted = pytest.approx(row.outcome[outcome], rel=1e-9, abs=last_bits)
+        assert again[outcome] == wanted, outcome

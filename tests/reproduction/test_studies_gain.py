@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from reproduction.figures import panel_figure, study_figure
+from reproduction.figures import study_figure
 from reproduction.rows import by_key, make_row
-from reproduction.studies import Plan, find_study, summarize
-from reproduction.studies.report import _tip
-from reproduction.study import Cell, Study
-from reproduction.style import inline_svg
-from reproduction.summary import gain_title
+from reproduction.studies import find_study
+from reproduction.study import Cell, Plan, Study
+from reproduction.summary import gain_title, summarize
 from reproduction.training import NetworkTrial
 
 from mcover.statistics import holm, mean, paired
@@ -103,16 +101,6 @@ def test_the_figure_shows_gains_around_zero_with_intervals_for_the_tested_only()
     np.testing.assert_allclose(ends, [[one.low, one.high] for one in wanted])
     assert axes.get_ylabel() == "gain in test error"
     assert [text.get_text() for text in figure.legends[0].texts] == ["SAM", "lift"]
-
-
-def test_a_page_says_the_gain_of_each_point():
-    summary = study_of(ERRORS)
-    tips = [_tip(summary, point) for point in summary.points]
-    assert "gain" not in tips[0]
-    assert "gain 0.0875 [" in tips[3]
-    assert tips[3].endswith("over plain")
-    drawn = inline_svg(panel_figure(summary, summary.points), "s", "t", tips)
-    assert drawn.count("data-tip") == 4  # rivals have no gain to point at
 
 
 def test_all_lines_of_the_map_take_the_same_gradients_but_the_short_one():

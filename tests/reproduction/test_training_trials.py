@@ -167,7 +167,7 @@ def test_the_paper_s_training_of_the_committee_is_the_default():
     one = CommitteeTrial()
     how = one.training
     assert (how.epochs, how.batch, how.lr, how.momentum) == (20_000, 100, 10.0, 0.0)
-    assert (how.stop_loss, how.stop_error, how.judge) == (1e-7, 0.0, "collapse")
+    assert (how.stop_loss, how.stop_error) == (1e-7, 0.0)
     assert (one.hidden, one.subset_seed) == (9, 0)
     assert set(np.unique(one.images_of(0).train_images)) == {-1, 1}
     model = model_of(one, 0)
@@ -227,19 +227,6 @@ def test_trials_of_networks_run_too(model, epochs, routing):
     assert found["loss"] > 0
     assert found["gradients"] == epochs * 5 * 3
     assert 0 <= found["routed_error"] <= 1
-
-
-def test_an_interrupted_trial_is_no_outcome(monkeypatch):
-    def stop(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("reproduction.training.loop._Loop.step", stop)
-    plain = NetworkTrial("digits", Training(1), SGD(), images=100, model="small-mlp")
-    given = {"training": Training(1), "images": 100, "model": "small-mlp"}
-    pupil, cover = DistilledTrial(**given), CoverTrial(**given)
-    for trial in (digits(SGD()), plain, RepeatedTrial(plain, 2), pupil, cover):
-        with pytest.raises(KeyboardInterrupt):
-            trial.run(0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from mcover.annealing.options import (
     Energy,
     Improvement,
     LinearSchedule,
-    MCover,
     Method,
     Order,
     Rule,
@@ -41,15 +40,15 @@ _COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
 
 def anneal(
     problem: Problem,
-    method: Method = MCover(),  # noqa: B008 (a frozen value)
+    method: Method = AnnealOptions.method,
     *,
     schedule: Schedule | ArrayLike | None = None,
     num_sweeps: int | None = None,
-    rule: Rule = "glauber",
-    energy: Energy = "linear",
-    order: Order = "random",
-    stop_at_zero: bool = False,
-    improvement: Improvement = "first",
+    rule: Rule = AnnealOptions.rule,
+    energy: Energy = AnnealOptions.energy,
+    order: Order = AnnealOptions.order,
+    stop_at_zero: bool = AnnealOptions.stop_at_zero,
+    improvement: Improvement = AnnealOptions.improvement,
     num_reads: int = 1,
     seed: Seed = None,
     initial_states: ArrayLike | None = None,
@@ -67,11 +66,11 @@ def anneal(
         schedule: one temperature for each sweep of M · sites proposals, also as plain numbers; the
             paper's LinearSchedule(0.4, 0.01, 1e-4) by default.
         num_sweeps: in place of a schedule: so many sweeps from T = 0.4 to 0.01, linearly.
-        rule: of the moves; this and the next four are explained at
-            :class:`~mcover.annealing.AnnealOptions`.
+        rule: acceptance of flips. This and the next four are fields of
+            :class:`~mcover.annealing.AnnealOptions`, which has their defaults and values.
         energy: what is minimised.
         order: of proposals in a sweep.
-        stop_at_zero: whether to end a read early.
+        stop_at_zero: whether to end a read at its first solution.
         improvement: which flips descent takes.
         num_reads: independent runs, each with its own start and routes.
         seed: the same seed gives the same bits on any number of workers, and read r does not depend
@@ -81,8 +80,8 @@ def anneal(
         record: how many points of the trajectory to keep, or the temperatures to keep.
         interrupt: called a few times a second; once it is true, the run ends with what it has.
             Ctrl-C does the same.
-        progress: True for a live line on stderr (temperature, energy, acceptance, time left), or
-            a function that is called a few times a second with an
+        progress: True for a progress bar of tqdm's (temperature, energy, acceptance, time left),
+            or a function that is called a few times a second with an
             :class:`~mcover.annealing.AnnealStatus`.
         workers: threads; one for each CPU by default.
 
@@ -114,10 +113,17 @@ def anneal(
     seeds = seed_sequence(seed).spawn(num_reads)
     if progress is not True:
         return run.all(seeds, interrupt, progress or None)
-    from mcover.progress import live_line
+    from tqdm.auto import tqdm
 
-    with live_line() as line:
-        return run.all(seeds, interrupt, lambda at: line(at.share, str(at)))
+    # The bar counts shares of the whole run, because reads end at different times.
+    form = "{percentage:3.0f}%|{bar:10}| {desc} [{elapsed}<{remaining}]"
+    with tqdm(total=1.0, bar_format=form, desc="starting") as bar:
+
+        def show(at: AnnealStatus) -> None:
+            bar.set_description_str(str(at), refresh=False)
+            bar.update(at.share - bar.n)
+
+        return run.all(seeds, interrupt, show)
 
 
 @dataclass(frozen=True)
@@ -317,7 +323,7 @@ class _Annealing:
         return np.maximum(0.0, -(found / np.sqrt(terms))).sum(axis=-1), errors
 
     def status(self, begin: float) -> AnnealStatus:
-        """A snapshot for the progress line."""
+        """A snapshot for the progress bar."""
         elapsed = time.perf_counter() - begin
         share = float(self.sweeps.sum() / (self.reads * len(self.temperatures)))
         share = max(share, float(self.done.mean()))

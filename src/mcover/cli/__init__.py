@@ -1,4 +1,4 @@
-"""The command line: one frozen dataclass a verb, its fields the options, its ``run`` the work."""
+"""The command line: ``mcover demo`` and ``mcover anneal``."""
 
 from mcover.cli.main import main
 

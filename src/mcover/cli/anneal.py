@@ -1,140 +1,291 @@
-"""``mcover anneal``."""
+"""``mcover anneal``: ±1 weights for a teacher's patterns or for patterns from a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from reproduction.perceptron import PerceptronTrial
-from reproduction.style import save
-from reproduction.tune import read
-
-from mcover import anneal, checks, statistics, teacher_student
-from mcover.annealing import AnnealOptions, AnnealResult, Problem, Ties, load_problem
-from mcover.cli.tables import figures_table
-from mcover.errors import McoverError
-from mcover.figures import annealing_figure
-from mcover.progress import console
+from mcover import (
+    RSA,
+    GaussianRing,
+    MCover,
+    McoverError,
+    Uniform,
+    Vanilla,
+    anneal,
+    checks,
+    statistics,
+    teacher_student,
+)
+from mcover.annealing import (
+    AnnealOptions,
+    AnnealResult,
+    Method,
+    Problem,
+    Schedule,
+    Ties,
+    load_problem,
+)
+from mcover.cli.tables import draw, say, table
 from mcover.statistics import Estimate
 
+_METHODS: dict[str, type[Method]] = {one.kind: one for one in (MCover, RSA, Vanilla)}
+_TOPOLOGIES = {one.kind: one for one in (GaussianRing, Uniform)}
+_RING = ("sigma", "shift")
 
-@dataclass(frozen=True)
-class PerceptronTask:
-    """A teacher–student perceptron."""
-
-    kind: ClassVar[str] = "perceptron"
-
-    n: int = 1000
-    """Inputs N."""
-    alpha: float = 1.58
-    """Patterns per input, P/N."""
-    ties: Ties = "redraw"
-    """Patterns on which the teacher is undecided: draw them again, or label them +1."""
-
-    def make(self, seed: int) -> Problem:
-        return teacher_student(self.n, self.alpha, seed=[seed, 0], ties=self.ties)
-
-
-@dataclass(frozen=True)
-class CommitteeTask:
-    """A teacher–student committee machine."""
-
-    kind: ClassVar[str] = "committee"
-
-    n: int = 201
-    """Inputs N."""
-    hidden: int = 5
-    """Hidden units K."""
-    alpha: float = 2.0
-    """Patterns per weight, P/(K·N)."""
-
-    def make(self, seed: int) -> Problem:
-        return teacher_student(self.n, self.alpha, seed=[seed, 0], hidden=self.hidden)
+# Texts only: names, types, choices and defaults are those of the dataclass fields.
+_METHOD_HELP = {
+    "covers": "copies M (mcover, rsa)",
+    "bank": "destinations S that are kept, or none for all (mcover)",
+    "redraw_every": "sweeps after which routes are redrawn, or none for never (mcover)",
+    "coupling": "attraction between the replicas (rsa)",
+    "coupling_growth": "growth of the coupling per sweep (rsa)",
+}
+_RING_HELP = {
+    "sigma": "width of the ring's kernel (mcover)",
+    "shift": "covers that the ring's kernel is displaced by (mcover)",
+}
+_OPTIONS_HELP = {
+    "rule": "which flips are accepted",
+    "energy": "what is minimised: the sum of negative margins, or the number of errors",
+    "order": "proposals of a sweep",
+    "stop_at_zero": "end a read as soon as it has found a solution",
+    "improvement": "which flip descent takes",
+}
 
 
-@dataclass(frozen=True)
-class DataTask:
-    """Your own ±1 patterns and labels, from an .npz file with the arrays of these names."""
+def add_command(commands: Any) -> None:
+    """Adds ``anneal`` with a subcommand for each kind of problem."""
+    parser = commands.add_parser(
+        "anneal",
+        help="anneal ±1 weights",
+        description="Anneal ±1 weights. Prints a summary, writes the result and a picture.",
+        epilog="Example: mcover anneal perceptron --n 1001 --covers 3 --sigma 3 --shift 2",
+    )
+    problems = parser.add_subparsers(title="problems", metavar="PROBLEM", required=True)
+    common = _common_options()
 
-    kind: ClassVar[str] = "data"
+    def add(name: str, text: str, make: Callable[[argparse.Namespace], Problem]) -> Any:
+        added = problems.add_parser(name, help=text, description=f"Anneal {text}.", parents=common)
+        added.set_defaults(run=run, make=make)
+        return added
 
-    file: Path
-    """File with patterns (P, N) and labels (P,), all entries ±1; optionally teacher."""
-    hidden: int = 1
-    """Hidden units K; 1 is a perceptron."""
+    perceptron = add("perceptron", "a perceptron that learns from a teacher", _perceptron)
+    perceptron.add_argument("--n", type=int, default=1000, help="inputs N (%(default)s)")
+    perceptron.add_argument(
+        "--alpha", type=float, default=1.58, help="patterns per input, P/N (%(default)s)"
+    )
+    perceptron.add_argument(
+        "--ties",
+        choices=get_args(Ties),
+        default=get_args(Ties)[0],
+        help="redraw patterns on which the teacher is undecided, or label them +1 (%(default)s)",
+    )
+    committee = add("committee", "a committee machine that learns from a teacher", _committee)
+    committee.add_argument("--n", type=int, default=201, help="inputs N (%(default)s)")
+    committee.add_argument("--hidden", type=int, default=5, help="hidden units K (%(default)s)")
+    committee.add_argument(
+        "--alpha", type=float, default=2.0, help="patterns per weight, P/(K·N) (%(default)s)"
+    )
+    data = add("data", "weights for your own ±1 patterns and labels", _data)
+    data.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help=".npz file with ±1 arrays patterns (P, N) and labels (P,), and optionally teacher",
+    )
+    data.add_argument(
+        "--hidden", type=int, default=1, help="hidden units K; 1 is a perceptron (%(default)s)"
+    )
 
-    def make(self, seed: int) -> Problem:
-        return load_problem(self.file, self.hidden)
+
+def _perceptron(given: argparse.Namespace) -> Problem:
+    return teacher_student(given.n, given.alpha, seed=[given.seed, 0], ties=given.ties)
 
 
-@dataclass(frozen=True)
-class Anneal:
-    """Anneal ±1 weights: a live line, a summary and a picture of energy and overlaps.
+def _committee(given: argparse.Namespace) -> Problem:
+    return teacher_student(given.n, given.alpha, seed=[given.seed, 0], hidden=given.hidden)
 
-    For example: mcover anneal perceptron --n 1000 mcover --covers 3 ring --sigma 3 --shift 2
+
+def _data(given: argparse.Namespace) -> Problem:
+    return load_problem(given.file, given.hidden)
+
+
+def _common_options() -> list[argparse.ArgumentParser]:
+    parser = argparse.ArgumentParser(add_help=False)
+    method = parser.add_argument_group("method")
+    default = AnnealOptions()
+    method.add_argument(
+        "--method",
+        choices=list(_METHODS),
+        default=default.method.kind,
+        help="routed covers, replicas that attract each other, or one copy (%(default)s)",
+    )
+    _add_fields(method, MCover, _METHOD_HELP)
+    method.add_argument(
+        "--topology",
+        choices=list(_TOPOLOGIES),
+        default=argparse.SUPPRESS,
+        help=f"kernel that routes are drawn from (mcover) ({MCover.topology.kind})",
+    )
+    _add_fields(method, GaussianRing, _RING_HELP, MCover.topology)
+    _add_fields(method, RSA, _METHOD_HELP, skip=[one.name for one in dataclasses.fields(MCover)])
+
+    annealing = parser.add_argument_group("annealing")
+    annealing.add_argument(
+        "--schedule",
+        default=spell_schedule(default.schedule),
+        metavar="KIND:…",
+        help="linear:START:STOP:STEP, geometric:START:STOP:COUNT or beta:START:STOP:COUNT, each "
+        "with :SWEEPS at the end for several sweeps at a temperature; or custom:T1:T2:… "
+        "(%(default)s)",
+    )
+    _add_fields(annealing, AnnealOptions, _OPTIONS_HELP)
+    running = parser.add_argument_group("run")
+    running.add_argument("--reads", type=int, default=10, help="independent runs (%(default)s)")
+    running.add_argument(
+        "--seed", type=int, default=0, help="seed of the problem and of the reads (%(default)s)"
+    )
+    running.add_argument("--workers", type=int, help="threads (one for each CPU)")
+    running.add_argument(
+        "--output",
+        type=Path,
+        default=Path("out/anneal"),
+        help="writes OUTPUT.npz, the result, and OUTPUT.png, the picture (%(default)s)",
+    )
+    return [parser]
+
+
+def _add_fields(
+    group: Any, cls: Any, texts: dict[str, str], default: Any = None, skip: Any = ()
+) -> None:
+    """An option for each field of a dataclass that has a text.
+
+    An option that was not written is absent from the namespace, so that a field has its own
+    default and an option of another method is noticed.
     """
-
-    task: PerceptronTask | CommitteeTask | DataTask
-    """What to learn."""
-    annealing: AnnealOptions = field(default_factory=AnnealOptions)
-    """How each read is annealed."""
-    reads: int = 10
-    """Independent runs."""
-    seed: int = 0
-    """Seed of the instance and of the runs."""
-    workers: int | None = None
-    """Threads; one for each CPU by default."""
-    output: Path = Path("out/anneal")
-    """Where to write: OUTPUT.png, the picture, and OUTPUT.npz, the result."""
-    config: Path | None = None
-    """File of 'mcover tune perceptron' to take the options from; those written here go before."""
-
-    @classmethod
-    def configured(cls, file: Path) -> Anneal:
-        """With the options of a file."""
-        trial = read(file).trial
-        if not isinstance(trial, PerceptronTrial):
-            raise McoverError(f"{file} holds a {trial.kind}; write mcover train --config {file}.")
-        task = PerceptronTask(trial.n, trial.alpha, trial.ties)
-        return cls(task, trial.options, config=file)
-
-    def __post_init__(self) -> None:
-        checks.check_count_fields(self, "reads")
-        checks.check_count_fields(self, "workers", optional=True)
-        checks.check_int("seed", self.seed, 0)
-        checks.check_writable(self.output)
-
-    def run(self) -> None:
-        problem, options = self.task.make(self.seed), self.annealing
-        picture, result_file = (Path(f"{self.output}{end}") for end in (".png", ".npz"))
-        console.print(str(problem), markup=False)
-        result = anneal(
-            problem,
-            **vars(options),
-            num_reads=self.reads,
-            seed=[self.seed, 1],
-            progress=True,
-            workers=self.workers,
-        )
-        done = int(result.finished.sum())
-        if result.interrupted:
-            console.print(f"interrupted: {done} of {self.reads} reads were finished")
-        if done:
-            title = f"{options.method.kind}, {options.method.covers} covers, {done} reads"
-            console.print(figures_table(title, _reads(result, problem)))
-        result.save(result_file)
-        title = f"{problem}, {options.method.kind}, {len(result.energy)} reads"
-        save(annealing_figure({"": result.trajectory}, title), picture)
-        console.print(f"picture: {picture}")
-        console.print(f"result:  {result_file} (mcover.annealing.AnnealResult.load)")
-        if result.interrupted:
-            raise KeyboardInterrupt
+    hints, default = get_type_hints(cls), cls() if default is None else default
+    for field in dataclasses.fields(cls):
+        if field.name not in texts or field.name in skip:
+            continue
+        hint, value = hints[field.name], getattr(default, field.name)
+        how: dict[str, Any] = {"default": argparse.SUPPRESS}
+        if hint is bool:
+            how |= {"action": "store_true", "help": texts[field.name]}
+        else:
+            shown = "none" if value is None else value
+            how["help"] = f"{texts[field.name]} ({shown})"
+            if get_origin(hint) is Literal:
+                how["choices"] = get_args(hint)
+            else:
+                how["type"] = _optional_int if type(None) in get_args(hint) else hint
+                how["metavar"] = "X" if hint is float else "N"
+        group.add_argument("--" + field.name.replace("_", "-"), **how)
 
 
-def _reads(result: AnnealResult, problem: Problem) -> Iterable[tuple[str, Estimate, str]]:
-    """Figures of the reads that came to their end."""
+def _optional_int(text: str) -> int | None:
+    return None if text == "none" else int(text)
+
+
+_optional_int.__name__ = "integer or none"  # argparse shows it where the text is neither
+
+
+def options_of(given: argparse.Namespace) -> AnnealOptions:
+    """The options that the arguments spell; those not written have the dataclass's defaults."""
+    written = vars(given)
+    cls = _METHODS[given.method]
+    fields = {one.name for one in dataclasses.fields(cls)}
+    of_topology = [name for name in ("topology", *_RING) if name in written]
+    foreign = [name for name in _METHOD_HELP if name in written and name not in fields]
+    foreign += [name for name in of_topology if "topology" not in fields]
+    if foreign:
+        option = "--" + foreign[0].replace("_", "-")
+        raise McoverError(f"--method {given.method} has no {option}; leave it out.")
+    chosen = {name: written[name] for name in _METHOD_HELP if name in written}
+    if of_topology:
+        ring = {name: written[name] for name in _RING if name in written}
+        kind = written.get("topology", MCover.topology.kind)
+        if kind != GaussianRing.kind and ring:
+            raise McoverError(f"--topology {kind} has no --{next(iter(ring))}; leave it out.")
+        base = MCover.topology if kind == MCover.topology.kind else _TOPOLOGIES[kind]()
+        chosen["topology"] = dataclasses.replace(base, **ring)
+    others = {name: written[name] for name in _OPTIONS_HELP if name in written}
+    return AnnealOptions(cls(**chosen), read_schedule(given.schedule), **others)
+
+
+def read_schedule(text: str) -> Schedule:
+    """A schedule from its kind and fields, separated by colons.
+
+    >>> read_schedule("geometric:0.4:0.01:100")
+    GeometricSchedule(start=0.4, stop=0.01, count=100, sweeps=1)
+    """
+    kind, *words = text.split(":")
+    try:
+        cls = {one.kind: one for one in get_args(Schedule)}[kind]
+        if kind == "custom":
+            return cls(tuple(map(float, words)))
+        hints = get_type_hints(cls)
+        types = [hints[one.name] for one in dataclasses.fields(cls)]
+        return cls(*(types[place](word) for place, word in enumerate(words)))
+    except McoverError:
+        raise
+    except (IndexError, KeyError, ValueError, TypeError) as error:
+        raise McoverError(
+            f"schedule is {text!r}; write linear:START:STOP:STEP, geometric:START:STOP:COUNT or "
+            "beta:START:STOP:COUNT, with :SWEEPS at the end for several sweeps at a temperature."
+        ) from error
+
+
+def spell_schedule(schedule: Schedule) -> str:
+    """The text that :func:`read_schedule` reads as this schedule."""
+    values = [getattr(schedule, one.name) for one in dataclasses.fields(schedule)]
+    flat = values[0] if schedule.kind == "custom" else values
+    return ":".join([schedule.kind, *(f"{value:g}" for value in flat)])
+
+
+def run(given: argparse.Namespace) -> None:
+    """Anneals, prints a summary, writes the result and the picture.
+
+    Ctrl-C ends the reads; the result of what was reached is written all the same.
+    """
+    checks.check_int("seed", given.seed, 0)
+    checks.check_int("reads", given.reads, 1)
+    checks.check_writable(given.output)
+    options, problem = options_of(given), given.make(given)
+    say(str(problem))
+    result = anneal(
+        problem,
+        **vars(options),
+        num_reads=given.reads,
+        seed=[given.seed, 1],
+        progress=True,
+        workers=given.workers,
+    )
+    done = int(result.finished.sum())
+    if result.interrupted:
+        say(f"interrupted: {done} of {given.reads} reads were finished")
+    name = f"{options.method.kind}, {options.method.covers} covers"
+    if done:
+        rows = [[text, f"{value:{spec}}"] for text, value, spec in _estimates(result, problem)]
+        say("\n" + table([f"{name}, {done} reads", "mean [95 % interval]"], rows) + "\n")
+    saved = result.save(Path(f"{given.output}.npz"))
+    say(f"result:  {saved} (mcover.annealing.AnnealResult.load)")
+
+    def picture() -> Any:
+        from mcover.figures import annealing_figure
+
+        return annealing_figure({"": result.trajectory}, f"{problem}, {name}")
+
+    draw(Path(f"{given.output}.png"), picture)
+    if result.interrupted:
+        raise KeyboardInterrupt
+
+
+def _estimates(result: AnnealResult, problem: Problem) -> Iterator[tuple[str, Estimate, str]]:
+    """Name, estimate and format of what is printed, over the reads that were finished."""
     done, patterns = result.finished, len(problem.patterns)
 
     def mean(values: Any) -> Estimate:
@@ -142,11 +293,11 @@ def _reads(result: AnnealResult, problem: Problem) -> Iterable[tuple[str, Estima
 
     energy = result.energy / (patterns * result.options.method.covers)
     yield "energy per cover and pattern", mean(energy), ".5f"
-    yield "solved (collapse to ±1)", statistics.fraction(result.solved[done]), ".3f"
-    yield "training error of the collapse", mean(result.training_errors / patterns), ".4f"
+    yield "solved by the ±1 collapse", statistics.fraction(result.solved[done]), ".3f"
+    yield "training error of the ±1 collapse", mean(result.training_errors / patterns), ".4f"
     if problem.teacher is not None:
-        yield "teacher overlap R (mean)", mean(result.overlap), ".4f"
-        yield "generalization error (mean)", mean(result.generalization_error), ".4f"
+        yield "teacher overlap R of the mean", mean(result.overlap), ".4f"
+        yield "generalization error of the mean", mean(result.generalization_error), ".4f"
     rate = result.proposals[done] / result.seconds[done] / 1e6
-    yield "million proposals per second and core", statistics.mean(rate), ".2f"
-    yield "seconds per read", mean(result.seconds), ".2f"
+    yield "million proposals per core second", statistics.mean(rate), ".2f"
+    yield "core seconds per read", mean(result.seconds), ".2f"

@@ -1,110 +1,259 @@
-"""``mcover demo``."""
+"""``mcover demo``: a topology, the paper's comparison on perceptrons, and a small network."""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import threading
 import time
-from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from reproduction.perceptron import Outcome, PerceptronTrial, join, run_paired, summarize
-from reproduction.style import save
-from reproduction.training import NetworkTrial, Training
-from rich.table import Table
 
 import mcover
-from mcover import GaussianRing
-from mcover.annealing import Method
-from mcover.cli.topology import ShowTopology
-from mcover.cli.train import Train
-from mcover.figures import annealing_figure
-from mcover.progress import console, live_line
-from mcover.statistics import Estimate
+from mcover import checks, statistics
+from mcover.annealing import AnnealResult, Method, Trajectory
+from mcover.cli.tables import draw, say, table
 
 _COMPARED: dict[str, Method] = {
     "vanilla": mcover.Vanilla(),
     "RSA": mcover.RSA(3, coupling=1.0),
-    "M-cover": mcover.MCover(3, GaussianRing(3, shift=2), bank=10),
+    "M-cover": mcover.MCover(3, mcover.GaussianRing(3, shift=2), bank=10),
 }
+_COVERS, _SEEDS, _BATCH, _TRAINED = 4, 5, 50, 300  # of the network
 
 
-@dataclass(frozen=True)
-class Demo:
-    """Show a topology, compare M-cover with its rivals on perceptrons, train a network."""
+def add_command(commands: Any) -> None:
+    """Adds ``demo``."""
+    parser = commands.add_parser(
+        "demo",
+        help="compare M-cover with its rivals on this machine",
+        description="Show a topology, compare M-cover with plain and replicated annealing on "
+        "perceptrons, and train a small network if torch and scikit-learn are installed.",
+    )
+    parser.add_argument("--n", type=int, default=1000, help="inputs (%(default)s, the paper's)")
+    parser.add_argument(
+        "--alpha", type=float, default=1.58, help="patterns per input (%(default)s, the paper's)"
+    )
+    parser.add_argument(
+        "--trials", type=int, default=40, help="teachers, the same for each method (%(default)s)"
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=30, help="epochs of the covered network (%(default)s)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("out"), help="folder of the pictures (%(default)s)"
+    )
+    parser.set_defaults(run=run)
 
-    n: int = 1000
-    """Inputs of the perceptron; the paper's size."""
-    alpha: float = 1.58
-    """Patterns per input; the paper's load."""
-    trials: int = 40
-    """Instances, the same for each method."""
-    epochs: int = 15
-    """Epochs of the network on the digits."""
-    output: Path = Path("out")
-    """Folder for the pictures."""
 
-    def run(self) -> None:
-        topology = GaussianRing(sigma=1.5, shift=2)
-        ShowTopology(topology, 12, output=self.output / "topology.png").run()
-        self._anneal()
-        if find_spec("torch") is None or find_spec("sklearn") is None:
-            text = "\nno network is trained: pip install 'mcover[torch,data]' adds it"
-            console.print(text, markup=False)
-            return
-        console.print()
-        trial = NetworkTrial(training=Training(epochs=self.epochs, batch=64))
-        Train(trial, compare=True, output=self.output / "training").run()
+def run(given: argparse.Namespace) -> None:
+    """Runs the three parts; Ctrl-C prints what was finished of the second."""
+    for name in ("n", "trials", "epochs"):
+        checks.check_int(name, getattr(given, name), 1)
+    checks.check_writable(given.output / "topology.png")
+    _show_topology(given.output)
+    say()
+    _compare_annealers(given)
+    say()
+    if find_spec("torch") is None or find_spec("sklearn") is None:
+        say("no network: pip install 'mcover[sklearn]' adds torch and the digits")
+        return
+    _compare_networks(given.epochs, given.output)
 
-    def _anneal(self) -> None:
-        """The paper's perceptrons."""
-        task = f"N = {self.n}, α = {self.alpha}"
-        names = ", ".join(_COMPARED)
-        console.print(f"\n±1 perceptrons, {task}: {names} on the same {self.trials} teachers")
-        trials = {n: PerceptronTrial(self.n, self.alpha, method=m) for n, m in _COMPARED.items()}
-        rows: dict[str, list[Outcome]] = {name: [] for name in _COMPARED}
-        courses = defaultdict[str, list[Any]](list)
-        begin = time.perf_counter()
-        with live_line() as line:
-            line.wait("compiling, or loading what was compiled before")
-            for name, outcome, course in run_paired(trials, range(self.trials)):
-                rows[name].append(outcome)
-                courses[name].append(course)
-                done = sum(map(len, rows.values())) / (self.trials * len(_COMPARED))
-                solved = {name: sum(int(one["solved"]) for one in of) for name, of in rows.items()}
-                counts = (f"{name} {solved[name]}/{len(of)}" for name, of in rows.items())
-                line(done, f"solved: {'  '.join(counts)}")
-        console.print(_comparison({name: summarize(of) for name, of in rows.items()}))
-        console.print(
-            f"{time.perf_counter() - begin:.0f} s in all; intervals are 95 %. RSA: replicated "
-            "simulated annealing, copies that attract each other. TTS99: proposals, or seconds of "
-            "one core, until a solution is found with 99 % certainty. Thin lines in the picture "
-            "are single trials, thick ones their mean."
+
+def _show_topology(folder: Path) -> None:
+    topology, covers = mcover.GaussianRing(sigma=1.5, shift=2), 12
+    facts = topology.facts(covers)
+    rows = [
+        ["spectral gap", f"{facts.spectral_gap:.4f}", "how fast covers mix; 0 is never"],
+        ["drift", f"{facts.drift:.4f}", "covers that one read moves along the ring"],
+        ["effective width", f"{facts.effective_width:.4f}", "covers that a cover reads from"],
+    ]
+    say(f"topology {topology!r}, {covers} covers\n")
+    say(table(["", "value", "meaning"], rows) + "\n")
+
+    def picture() -> Any:
+        from mcover.figures import topology_figure
+
+        return topology_figure(topology, covers)
+
+    draw(folder / "topology.png", picture)
+
+
+def _compare_annealers(given: argparse.Namespace) -> None:
+    """The paper's comparison: each method anneals the same problems."""
+    from tqdm.auto import tqdm
+
+    task = f"N = {given.n}, α = {given.alpha:g}"
+    mcover.teacher_student(given.n, given.alpha, seed=0)  # refuses bad sizes before any thread
+    say(f"±1 perceptrons, {task}: {', '.join(_COMPARED)} on the same {given.trials} teachers")
+    found: dict[str, list[AnnealResult]] = {name: [] for name in _COMPARED}
+    begin, interrupted = time.perf_counter(), False
+    with tqdm(total=given.trials, unit="teacher", desc="compiling") as bar:
+        try:
+            for results in _paired_runs(given.n, given.alpha, given.trials):
+                for name, result in results.items():
+                    found[name].append(result)
+                solved = {name: sum(one.solved[0] for one in of) for name, of in found.items()}
+                bar.set_description_str(
+                    "solved: " + ", ".join(f"{name} {count}" for name, count in solved.items()),
+                    refresh=False,
+                )
+                bar.update()
+        except KeyboardInterrupt:
+            interrupted = True
+    if done := len(found["M-cover"]):
+        say(f"{_summary(found)}\n")
+        say(
+            f"{done} teachers, {time.perf_counter() - begin:.0f} s; brackets are 95 % intervals.\n"
+            "ε_g: generalization error of the collapse (mean of the covers). RSA: replicated\n"
+            "simulated annealing, copies that attract each other. TTS99: seconds of one core\n"
+            "until a solution is found with 99 % certainty."
         )
-        figure = annealing_figure(
-            {name: join(of) for name, of in courses.items()},
-            f"±1 perceptron, {task}, {self.trials} paired teachers",
-            {n: np.array([one["generalization_error"] for one in of]) for n, of in rows.items()},
-        )
-        console.print(f"picture: {save(figure, self.output / 'annealing.png')}")
+
+        def picture() -> Any:
+            from mcover.figures import annealing_figure
+
+            return annealing_figure(
+                {name: _joined([one.trajectory for one in of]) for name, of in found.items()},
+                f"±1 perceptron, {task}, {done} paired teachers",
+                {n: np.array([one.generalization_error[0] for one in r]) for n, r in found.items()},
+            )
+
+        draw(given.output / "annealing.png", picture)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
-def _comparison(summaries: dict[str, dict[str, Estimate]]) -> Table:
-    """A line a method."""
-    columns = {
-        "generalization\nerror": ("generalization_error", ".4f"),
-        "solved": ("solved", ".2f"),
-        "TTS99,\nproposals": ("tts_proposals", ".1e"),
-        "TTS99,\ncore s": ("tts_seconds", ".1f"),
+def _paired_runs(n: int, alpha: float, trials: int) -> Iterator[dict[str, AnnealResult]]:
+    """One read of each method for each teacher, in order; teachers are annealed on threads.
+
+    Ctrl-C, or leaving the loop early, stops the threads and drops what they had not finished.
+    """
+    halt = threading.Event()
+
+    def one(seed: int) -> dict[str, AnnealResult] | None:
+        problem = mcover.teacher_student(n, alpha, seed=[seed, 0])
+        found = {}
+        for name, method in _COMPARED.items():
+            try:
+                found[name] = mcover.anneal(
+                    problem, method, seed=[seed, 1], workers=1, interrupt=halt.is_set
+                )
+            except KeyboardInterrupt:  # halted before the first sweep
+                return None
+            if found[name].interrupted:
+                return None
+        return found
+
+    pool = ThreadPoolExecutor(checks.cpus())
+    try:
+        for found in pool.map(one, range(trials)):
+            if found is not None:
+                yield found
+    finally:
+        halt.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _summary(found: dict[str, list[AnnealResult]]) -> str:
+    rows = []
+    for name, results in found.items():
+        error = statistics.mean([one.generalization_error[0] for one in results])
+        solved = [bool(one.solved[0]) for one in results]
+        seconds = statistics.time_to_solution(solved, [one.seconds[0] for one in results])
+        cells = f"{error:.4f}", f"{statistics.fraction(solved):.2f}", f"{seconds:.1f}"
+        rows.append([name, *cells])
+    return table(["method", "ε_g", "solved", "TTS99, core s"], rows)
+
+
+def _joined(courses: Sequence[Trajectory]) -> Trajectory:
+    """Trajectories of runs with the same schedule as one trajectory of several reads."""
+    names = ("energy", "acceptance", "overlap", "cover_overlap")
+    stacked = {n: np.concatenate([getattr(course, n) for course in courses]) for n in names}
+    return dataclasses.replace(courses[0], **stacked)
+
+
+def _compare_networks(epochs: int, folder: Path) -> None:
+    """The directed lift's collapse beside the plain network, on few of the digits."""
+    from tqdm.auto import tqdm
+
+    say(
+        f"network 64-64-10 on {_TRAINED} of the digits, {_SEEDS} seeds: the collapse of "
+        f"{_COVERS} covers\n(directed lift), and the plain network at as many steps and at as "
+        "many gradients"
+    )
+    runs = {
+        "plain, equal steps": (1, epochs),
+        "plain, equal gradients": (1, _COVERS * epochs),
+        f"collapse of {_COVERS} covers": (_COVERS, epochs),
     }
-    table = Table(title="generalization error is that of the collapsed (mean) student")
-    table.add_column("method", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for method, found in summaries.items():
-        cells = (f"{found[name]:{spec}}" for name, spec in columns.values())
-        table.add_row(method, *(cell.replace(" [", "\n[") for cell in cells))
-        table.caption = f"n = {found['solved'].n} trials each"
-    return table
+    begin, curves = time.perf_counter(), {}
+    with tqdm(total=len(runs) * _SEEDS, unit="run") as bar:
+        for name, (covers, passes) in runs.items():
+            errors = []
+            for seed in range(_SEEDS):
+                errors.append(_train(covers, passes, seed))
+                bar.update()
+            curves[name] = np.array(errors)
+    rows = [[name, f"{statistics.mean(of[:, -1]):.2f}"] for name, of in curves.items()]
+    say(table(["network", "test error, %"], rows) + "\n")
+    *plain, covered = (of[:, -1] for of in curves.values())
+    differences = [statistics.paired(covered, one).difference for one in plain]
+    say(
+        f"{time.perf_counter() - begin:.0f} s; brackets are 95 % intervals over {_SEEDS} seeds. "
+        "Collapse minus plain, in\npoints of error: "
+        f"{differences[0]:+.2f} at equal steps,\n{differences[1]:+.2f} at equal gradients. "
+        "So few seeds show the order of\nmagnitude and no more: an interval that contains 0 "
+        "leaves open which is better."
+    )
+
+    def picture() -> Any:
+        from mcover.figures import training_figure
+
+        title = f"network on {_TRAINED} digits, {_SEEDS} seeds"
+        return training_figure(curves, title, share=True)
+
+    draw(folder / "training.png", picture)
+
+
+def _train(covers: int, epochs: int, seed: int) -> list[float]:
+    """Test error in percent after each epoch: of the collapse, or of the plain network."""
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
+    from torch.nn.functional import cross_entropy
+
+    pixels, digits = load_digits(return_X_y=True)
+    x, y = torch.tensor(pixels / 8 - 1, dtype=torch.float32), torch.tensor(digits)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(x)))
+    train, test = order[:_TRAINED], order[_TRAINED:]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    if covers > 1:
+        routing = mcover.Directed(redraw_every=1)
+        model = mcover.lift(model, covers, routing=routing, topology=mcover.Uniform(), seed=seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    batches = np.random.default_rng([seed, 1])
+    errors = []
+    for _ in range(epochs):
+        for batch in np.split(batches.permutation(_TRAINED), _TRAINED // _BATCH):
+            at = train[torch.from_numpy(batch)]
+            optimizer.zero_grad()
+            if covers > 1:
+                loss = mcover.cover_loss(cross_entropy, model(x[at]), y[at])
+            else:
+                loss = cross_entropy(model(x[at]), y[at])
+            loss.backward()
+            optimizer.step()
+        network = model.collapse() if covers > 1 else model
+        with torch.no_grad():
+            wrong = network(x[test]).argmax(dim=1) != y[test]
+        errors.append(100 * float(wrong.float().mean()))
+    return errors

@@ -1,19 +1,48 @@
-"""Tables of one run."""
+"""Text of the commands: tables with aligned columns, and where pictures were written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.table import Table
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-from mcover.statistics import Estimate
+
+def say(text: str = "") -> None:
+    """Prints a line at once, also where the output is a pipe."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
-def figures_table(title: str, figures: Iterable[tuple[str, Estimate, str]]) -> Table:
-    """A table of names and estimates, each in a format of its own."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("figure")
-    table.add_column("value [95 % interval]", justify="right")
-    for name, value, spec in figures:
-        table.add_row(name, f"{value:{spec}}")
-    return table
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column aligned to the left, the others to the right.
+
+    >>> print(table(["method", "error"], [["RSA", "0.1"], ["M-cover", "0.05"]]))
+    method   error
+    -------  -----
+    RSA        0.1
+    M-cover   0.05
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for cells in (header, ["-" * width for width in widths], *rows):
+        first, *others = (
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        lines.append("  ".join([first, *others]).rstrip())
+    return "\n".join(lines)
+
+
+def draw(path: Path, figure: Callable[[], Figure]) -> None:
+    """Writes a picture and says where; without matplotlib, says which extra is needed."""
+    if find_spec("matplotlib") is None:
+        say(f"no {path.name}: pip install 'mcover[plot]' draws the pictures")
+        return
+    from mcover.figures import save
+
+    say(f"picture: {save(figure(), path)}")

@@ -26,7 +26,7 @@ from mcover.nn.layers import draw_mixer
 from mcover.nn.meetings import Across, Shape, Site
 from mcover.nn.report import report
 from mcover.nn.running import Runner
-from mcover.progress import announced
+from mcover.announce import announced
 from mcover.routing import BYTE_COVERS, draw_indexed_bank
 from mcover.seeds import seed_sequence
 

@@ -25,7 +25,7 @@ from mcover.nn.stacking import (
     selected_parameters,
     stacked_copy,
 )
-from mcover.progress import announced
+from mcover.announce import announced
 from mcover.seeds import Seed, seed_sequence
 from mcover.topology import Topology
 

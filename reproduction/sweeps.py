@@ -1,8 +1,8 @@
 """What the sweeps of the ±1 perceptron say when points are taken together, seed by seed.
 
-Reads ``loading.csv``, ``perceptron-topology.csv`` and ``covers.csv`` beside this file and makes
-their tables in short form, and paired comparisons of averages over several points; ``page.py``
-writes them to ``sweeps.md``, and most of them to ``README.md``.
+Reads ``loading.csv``, ``perceptron-topology.csv`` and ``covers.csv`` of the results and
+makes their tables in short form, and paired comparisons of averages over several points;
+``pages.py`` writes them to ``sweeps.md``, and most of them to ``README.md``.
 A seed is one instance at every point, so an average over points is one number a seed, and n is the
 number of seeds that all points of a study share.
 """
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from reproduction.rows import by_key, read_csv
-from reproduction.studies import find_study, summarize
-from reproduction.summary import Point, Table, p_text, text
 
 from mcover import statistics
 from mcover.statistics import Estimate
+from reproduction.rows import by_key, read_csv
+from reproduction.studies import find_study
+from reproduction.summary import Point, Table, p_text, summarize, text
 
-HERE = Path(__file__).parent
+RESULTS = Path(__file__).parent / "results"
 MEAN, MAJORITY, SOLVED = "generalization_error", "generalization_error_sign", "solved"
 Place = tuple[str, str, float | None]
 """Panel, line and x of a point."""
@@ -30,7 +30,7 @@ class Sweep:
     def __init__(self, name: str) -> None:
         study = find_study(name)
         plan = study.plan("paper")
-        rows = by_key(read_csv(HERE / f"{name}.csv"))
+        rows = by_key(read_csv(RESULTS / f"{name}.csv"))
         found = summarize(study, "paper", plan, rows).points
         self.points: dict[Place, Point] = {
             (point.cell.panel, point.cell.series, point.cell.x): point for point in found

@@ -1,19 +1,18 @@
 """Where the limit lies: message passing at N = 1000 against the load α, and its theory.
 
-    python results/amp.py --trials 100
+    python -m reproduction.amp --trials 100
 
-Writes ``amp.csv`` (a row a load), ``amp.md`` (the table), ``amp.png`` and ``amp.pdf`` beside this
-file.
+Writes ``amp.csv`` (one row per load), ``amp.md`` (the table) and ``amp.png`` to
+``reproduction/results``.
 """
 
 import argparse
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from reproduction.perceptron import MessagePassingTrial
-from reproduction.style import COLOURS, save
 
 import mcover
 from mcover import statistics
@@ -22,10 +21,12 @@ from mcover.annealing import (
     information_threshold,
     state_evolution,
 )
+from reproduction.figures import COLOURS, save
+from reproduction.perceptron import MessagePassingTrial
 
 N = 1000
 LOADS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.45, 1.5, 1.55, 1.58, 1.6, 1.65, 1.7, 1.8, 1.9)
-HERE = Path(__file__).parent
+RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
@@ -38,21 +39,21 @@ def main() -> None:
         solved = statistics.fraction([one["solved"] > 0 for one in outcomes])
         error = statistics.mean([one["generalization_error_sign"] for one in outcomes])
         rows.append((alpha, solved, error, state_evolution(alpha)))
-        print(f"α = {alpha:.2f}  solved {solved}  ε_g {error}", flush=True)
+        print(f"α = {alpha:.2f}  solved {solved}  ε_g {error}", flush=True)  # noqa: T201
     write(rows)
     draw(rows)
 
 
-def write(rows: list) -> None:
+def write(rows: list[Any]) -> None:
     header = (
         "alpha n solved solved_low solved_high error error_low error_high theory_clipped "
         "theory_bayes version"
     )
-    with (HERE / "amp.csv").open("w", newline="") as file:
+    with (RESULTS / "amp.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(header.split())
         for alpha, solved, error, theory in rows:
-            values = (solved.n, solved.value, solved.low, solved.high)
+            values: tuple[Any, ...] = (solved.n, solved.value, solved.low, solved.high)
             values += (error.value, error.low, error.high)
             values += (theory.clipped_error, theory.bayes_error, mcover.__version__)
             table.writerow((alpha, *values))
@@ -72,10 +73,10 @@ def write(rows: list) -> None:
         f"{information_threshold():.4f}; message passing finds it above α = "
         f"{algorithmic_threshold():.4f}.",
     ]
-    (HERE / "amp.md").write_text("\n".join(lines) + "\n")
+    (RESULTS / "amp.md").write_text("\n".join(lines) + "\n")
 
 
-def draw(rows: list) -> None:
+def draw(rows: list[Any]) -> None:
     figure = Figure(figsize=(7, 4.4), layout="constrained")
     axes = figure.subplots()
     loads = np.linspace(LOADS[0], LOADS[-1], 300)
@@ -99,8 +100,7 @@ def draw(rows: list) -> None:
     axes.set_ylim(-0.005, 0.28)
     axes.legend(frameon=False, loc="lower left")
     axes.grid(alpha=0.25)
-    for ending in ("png", "pdf"):
-        save(figure, HERE / f"amp.{ending}")
+    save(figure, RESULTS / "amp.png")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,21 @@
+"""A message while the library works for long without any other sign of progress."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PATIENCE = 3.0  # seconds before a message
+
+
+@contextmanager
+def announced(what: str) -> Iterator[None]:
+    """Logs ``what`` to the logger "mcover" if the block takes longer than :data:`PATIENCE`."""
+    # A warning, because without any logging set up Python shows warnings and hides infos.
+    timer = threading.Timer(PATIENCE, logging.getLogger("mcover").warning, ("%s …", what))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

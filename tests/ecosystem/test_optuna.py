@@ -1,0 +1,143 @@
+"""Trials of Optuna as topologies, lifts and annealing runs, in studies of the user's own."""
+
+import subprocess
+import sys
+
+import optuna
+import pytest
+import torch
+from optuna.trial import FixedTrial
+
+import mcover
+from mcover import McoverError
+from mcover.optuna import suggest_annealing, suggest_lift, suggest_topology
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def topology_value(trial):
+    return suggest_topology(trial, 5, kinds=("ring", "chain", "uniform", "identity"))
+
+
+def lift_value(trial):
+    return suggest_lift(trial, routing=("directed", "messages"), prefix="lift_")
+
+
+def annealing_value(trial):
+    return suggest_annealing(trial, method=("mcover", "rsa", "vanilla"), start=(0.2, 0.8))
+
+
+def use_topology(topology):
+    assert topology.matrix(5).shape == (5, 5)
+
+
+def use_lift(options):
+    covered = mcover.lift(torch.nn.Linear(4, 3), **options, seed=0)
+    assert covered(torch.zeros(2, 4)).shape == (options["covers"], 2, 3)
+
+
+def use_annealing(options):
+    problem = mcover.teacher_student(11, alpha=2.0, seed=0)
+    result = mcover.anneal(problem, **options, seed=0, workers=1)
+    assert result.weights.shape == (1, options["method"].covers, 11)
+
+
+USES = {
+    topology_value: use_topology,
+    lift_value: use_lift,
+    annealing_value: use_annealing,
+}
+
+
+@pytest.mark.parametrize("value", USES)
+def test_every_candidate_works_and_is_rebuilt_from_its_parameters(value, tmp_path):
+    storage, values = f"sqlite:///{tmp_path / 'study.db'}", {}
+
+    def objective(trial):
+        values[trial.number] = made = value(trial)
+        USES[value](made)
+        return trial.number
+
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    study = optuna.create_study(storage=storage, study_name="search", sampler=sampler)
+    study.optimize(objective, n_trials=16)
+    loaded = optuna.load_study(study_name="search", storage=storage)
+    for trial in loaded.trials:
+        assert value(FixedTrial(trial.params)) == value(trial) == values[trial.number]
+    assert len({repr(made) for made in values.values()}) > 8
+
+
+def test_names_have_the_prefix_and_what_is_fixed_is_not_searched():
+    trial = optuna.create_study().ask()
+    options = suggest_lift(
+        trial, covers=3, topology=mcover.Uniform(), granularity="unit", redraw_every=None,
+        noise_percent=10, prefix="a_",
+    )  # fmt: skip
+    assert set(trial.params) == {"a_bank"}
+    how = mcover.Directed(trial.params["a_bank"], granularity="unit")
+    assert options == {"covers": 3, "topology": mcover.Uniform(), "routing": how, "noise": "10%"}
+    assert suggest_topology(trial, 4, kinds="ring", sigma=1.5, shift=2) == mcover.GaussianRing(
+        1.5, 2
+    )
+    options = suggest_annealing(trial, method="rsa", covers=4, coupling=1, sweeps=30, stop=0.1)
+    assert options["method"] == mcover.RSA(4, 1.0)
+    temperatures = options["schedule"].temperatures()
+    assert (len(temperatures), temperatures[0]) == (30, 0.4)
+    assert temperatures[-1] == pytest.approx(0.1)
+    assert set(trial.params) == {"a_bank"}
+
+
+def test_the_shift_of_a_ring_goes_half_way_around():
+    for covers in (2, 7):
+        trial = optuna.create_study().ask()
+        suggest_topology(trial, covers, kinds="ring")
+        assert trial.distributions["shift"].high == covers / 2
+
+
+def test_pruned_candidates_and_parallel_trials(tmp_path):
+    def objective(trial):
+        options = suggest_annealing(trial, sweeps=(10, 20))
+        for step in range(3):
+            trial.report(options["method"].covers, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return options["method"].covers
+
+    pruner = optuna.pruners.ThresholdPruner(upper=5.5)
+    study = optuna.create_study(pruner=pruner, storage=f"sqlite:///{tmp_path / 'study.db'}")
+    for covers in (3, 8):
+        study.enqueue_trial({"covers": covers})
+    study.optimize(objective, n_trials=6, n_jobs=2)
+    for trial in study.trials:
+        assert (trial.state.name == "PRUNED") == (trial.params["covers"] > 5)
+    assert {t.state.name for t in study.trials} == {"PRUNED", "COMPLETE"}
+
+
+@pytest.mark.parametrize(
+    ("suggest", "message"),
+    [
+        (lambda t: suggest_topology(t, 0), "covers is 0"),
+        (lambda t: suggest_topology(t, 3, kinds=("ring", "torus")), "topology is 'torus'; write"),
+        (lambda t: suggest_topology(t, 3, kinds=()), r"topology is \(\).*one or more"),
+        (lambda t: suggest_topology(t, 3, kinds="ring", sigma=(0, 1)), "sigma is 0.*above 0"),
+        (lambda t: suggest_topology(t, 3, kinds="ring", shift=(1, 2, 3)), r"\(low, high\)"),
+        (lambda t: suggest_topology({}, 3), "trial is {}.*FixedTrial"),
+        (lambda t: suggest_topology(t, 3, prefix=3), "prefix is 3"),
+        (lambda t: suggest_lift(t, covers=(4, 2)), "covers is 2.*at least 4"),
+        (lambda t: suggest_lift(t, covers=2.5), "covers is 2.5"),
+        (lambda t: suggest_lift(t, routing="both"), "routing is 'both'"),
+        (lambda t: suggest_lift(t, redraw_every=(None, 0)), "redraw_every is 0"),
+        (lambda t: suggest_annealing(t, method="anneal"), "method is 'anneal'"),
+        (lambda t: suggest_annealing(t, sweeps=1), "sweeps is 1"),
+        (lambda t: suggest_annealing(t, start=0.1, stop=0.2), "write start > stop"),
+    ],
+)
+def test_bad_arguments_are_refused(suggest, message):
+    with pytest.raises(McoverError, match=message):
+        suggest(optuna.create_study().ask())
+
+
+def test_without_optuna_the_extra_is_named():
+    code = "import sys; sys.modules['optuna.trial'] = None; import mcover.optuna"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'mcover[optuna]'" in done.stderr
