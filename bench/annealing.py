@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 import mcover
-from mcover.annealing.bits import WORDS, aligned, count, load, spread, total
+from mcover.annealing.bits import WORDS, aligned, broadcast, count, load, total
 from mcover.annealing.kernels import _perceptron_change, advance
 from mcover.annealing.states import (
     compile_kernels,
@@ -119,7 +119,7 @@ def numpy_seconds(setting: Setting, weights: np.ndarray, temperature: float, cou
 def _passes(state, proposals):
     """The energy change of scattered proposals and nothing else."""
     covers, sites = state.weights.shape
-    flip, sums = spread(np.uint64(0)), 0
+    flip, sums = broadcast(np.uint64(0)), 0
     index = 0
     for _ in range(proposals):
         index += 1237
@@ -132,7 +132,7 @@ def _passes(state, proposals):
 @njit(nogil=True)
 def _popcounts(words, repeats):
     """Popcounts of 512 bits as fast as they go: from the first cache, into four sums."""
-    a = b = c = d = spread(np.uint64(0))
+    a = b = c = d = broadcast(np.uint64(0))
     for _ in range(repeats):
         for at in range(0, words.size, 4 * WORDS):
             a = a + count(load(words, at))

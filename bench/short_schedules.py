@@ -20,8 +20,8 @@ import numpy as np
 from numba import njit
 
 import mcover
-from mcover.annealing.bits import ONES, WORDS, aligned, count, load, spread, total
-from mcover.annealing.chain import magnets
+from mcover.annealing.bits import ONES, WORDS, aligned, broadcast, count, load, total
+from mcover.annealing.chain import compute_site_sums
 from mcover.annealing.kernels import _perceptron_change, advance
 from mcover.annealing.states import compile_kernels, make_state, pack_columns, random_weights
 from mcover.annealing.students import solved
@@ -40,7 +40,7 @@ def _limit(covers, destinations, blocks):
 
     @njit(nogil=True)
     def stream(columns, masks, passes):
-        a = b = spread(np.uint64(0))
+        a = b = broadcast(np.uint64(0))
         context = 0
         for _ in range(passes):
             for column in range(0, columns.size, blocks * WORDS):
@@ -59,7 +59,7 @@ def _limit(covers, destinations, blocks):
 def _changes(state, proposals):
     """The energy change of scattered proposals and nothing else."""
     covers, sites = state.weights.shape
-    flip, sums = spread(ONES), 0
+    flip, sums = broadcast(ONES), 0
     for i in range(proposals):
         index = 1237 * i % (covers * sites)
         sums += _perceptron_change(state, index, index // covers, flip)
@@ -67,11 +67,11 @@ def _changes(state, proposals):
 
 
 @njit(nogil=True)
-def _looks(state, magnet, looks):
+def _looks(state, site_sums, looks):
     """Looks for a solution, as ``stop_at_zero`` takes one a sweep; most end in the first block."""
     found = 0
     for _ in range(looks):
-        found += solved(state, magnet)
+        found += solved(state, site_sums)
     return found
 
 
@@ -119,11 +119,14 @@ class Setting:
         self.read = min(self.read, float(result.seconds[0]))
 
     def parts(self) -> dict[str, Callable[[], object]]:
-        limit, magnet = _limit(self.covers, self.bank, self.blocks), magnets(self.hot.weights)
+        limit, site_sums = (
+            _limit(self.covers, self.bank, self.blocks),
+            compute_site_sums(self.hot.weights),
+        )
         return {
             "limit": lambda: limit(self.columns, self.masks, PASSES),
             "change": lambda: _changes(self.frozen, PASSES * self.problem.inputs),
-            "looks": lambda: _looks(self.hot, magnet, LOOKS),
+            "looks": lambda: _looks(self.hot, site_sums, LOOKS),
             "rejections": self.rejections,
             "start-up": self.start,
             "chain": self.chain,

@@ -4,8 +4,8 @@ Every estimator has its defaults (scikit-learn's have a StandardScaler in front,
 network) and sees the same folds of repeated, stratified cross-validation. The teacher is a random
 ±1 perceptron of 401 inputs with 1.6 training patterns a weight, near the capacity, a new one for
 each repeat. Times are CPU seconds on one thread. Bytes are of the arrays that ``predict`` reads
-(``weights`` alone, and with cuts or scaler), and of the pickled estimator, which has covers and
-history too. Folds share samples, so the intervals are narrower than those of new data would be.
+(``weights`` alone, and with thresholds or scaler), and of the pickled estimator, which has covers
+and history too. Folds share samples, so the intervals are narrower than those of new data would be.
 
     python bench/sklearn_estimators.py --quick
 """
@@ -99,7 +99,7 @@ def model_bytes(fitted) -> tuple[int, int]:
     """Of the weights, and of all arrays that predict reads."""
     if isinstance(fitted, MCoverPerceptronClassifier):
         return fitted.packed_.nbytes, sum(
-            array.nbytes for array in (fitted.packed_, fitted.cuts_, fitted.columns_)
+            array.nbytes for array in (fitted.packed_, fitted.thresholds_, fitted.columns_)
         )
     scaler, model = fitted
     if isinstance(model, MCoverMLPClassifier):

@@ -33,7 +33,7 @@ class Xoshiro:
     def uniform(self):
         return (self.next64() >> 11) * 2.0**-53
 
-    def below(self, count):
+    def randbelow(self, count):
         return ((self.next64() >> 32) * count) >> 32
 
 
@@ -117,7 +117,7 @@ def permutation(rng, count):
     sequence = []
     for i in range(count):
         sequence.append(i)
-        j = rng.below(i + 1)
+        j = rng.randbelow(i + 1)
         sequence[i], sequence[j] = sequence[j], sequence[i]
     return sequence
 
@@ -125,7 +125,7 @@ def permutation(rng, count):
 def proposals_of(order, count, rng):
     """The indices of one sweep, drawn when they are needed."""
     if order == "random":
-        return (rng.below(count) for _ in range(count))
+        return (rng.randbelow(count) for _ in range(count))
     return permutation(rng, count) if order == "permutation" else range(count)
 
 
@@ -213,11 +213,11 @@ def repair(gauged, routes, weights, hidden, energy, temperatures, gammas, rng):
         while made < sites * covers and now > 0:
             made += 1
             pairs = unsatisfied(gauged, routes, weights, hidden, energy)
-            s, alpha, mu = pairs[rng.below(len(pairs))]
+            s, alpha, mu = pairs[rng.randbelow(len(pairs))]
             candidates = repairing(gauged, routes, weights, hidden, s, alpha, mu)
-            q = rng.below(sites)
+            q = rng.randbelow(sites)
             while q not in candidates:
-                q = rng.below(sites)
+                q = rng.randbelow(sites)
             beta, u = routes[s, q, alpha], rng.uniform()
             before = coupling(weights)
             weights[beta, q] = -weights[beta, q]

@@ -39,9 +39,9 @@ def test_bits_say_which_values_lie_above_their_cuts(dtype, order):
     rng = np.random.default_rng(0)
     values = np.asarray(rng.normal(size=(33, 5)).astype(dtype), order=order)
     columns = rng.integers(0, 5, 130)
-    cuts = np.append(rng.normal(size=128), [-np.inf, float(values[0, columns[129]])])
-    above = unpack_signs(pack_above(values, columns, cuts), 130) > 0
-    np.testing.assert_array_equal(above, values[:, columns] > cuts)
+    thresholds = np.append(rng.normal(size=128), [-np.inf, float(values[0, columns[129]])])
+    above = unpack_signs(pack_above(values, columns, thresholds), 130) > 0
+    np.testing.assert_array_equal(above, values[:, columns] > thresholds)
     assert above[:, 128].all()
     assert not above[0, 129]  # a value is not above itself
 

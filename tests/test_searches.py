@@ -81,13 +81,16 @@ def test_repair_takes_every_unsatisfied_pair_alike():
     pairs = reference.unsatisfied(gauged.astype(int), routes, weights.astype(int), 3, "linear")
     assert [searches.pick(state, wrong, r) for r in range(len(pairs))] == pairs
     assert wrong.counts.sum() == wrong.totals.sum() == len(pairs) > 50
-    draws = [chain.below(rng, len(pairs)) for _ in range(100 * len(pairs))]
+    draws = [chain.randbelow(rng, len(pairs)) for _ in range(100 * len(pairs))]
     assert stats.chisquare(np.bincount(draws, minlength=len(pairs))).pvalue > 1e-3
     s, alpha, mu = pairs[7]
     candidates = reference.repairing(
         gauged.astype(int), routes, weights.astype(int), 3, s, alpha, mu
     )
-    found = [searches.culprit(state, s, alpha, mu, rng) for _ in range(100 * len(candidates))]
+    found = [
+        searches.sample_repairing_weight(state, s, alpha, mu, rng)
+        for _ in range(100 * len(candidates))
+    ]
     assert all(beta == routes[s, q, alpha] for q, beta in found)
     sites = [q for q, _ in found]
     assert set(sites) == set(candidates)

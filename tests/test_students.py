@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import reference_annealer as reference
 from mcover import RSA, MCover, Vanilla, anneal, teacher_student
 from mcover.annealing import searches
-from mcover.annealing.chain import magnets
+from mcover.annealing.chain import compute_site_sums
 from mcover.annealing.result import collapse_sign
 from mcover.annealing.students import solved
 from test_kernels import make, problem
@@ -31,7 +31,7 @@ def check(gauged, weights, hidden, energy):
     covers, sites = weights.shape
     routes = np.broadcast_to(np.arange(covers, dtype=np.uint8), (1, sites, covers))
     state = make(gauged, routes, weights, hidden, energy)
-    answer = solved(state, magnets(state.weights))
+    answer = solved(state, compute_site_sums(state.weights))
     assert answer == found(gauged, routes, weights, hidden, energy)
     return answer
 

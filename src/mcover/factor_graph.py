@@ -4,7 +4,8 @@ A base objective L(w) = Σ_a ℓ_a(w_∂a) becomes, for given routes ρ::
 
     L_M(W | ρ) = Σ_a 1/|∂a| Σ_{i∈∂a} Σ_α ℓ_{a→i}( w_i^(α), { w_j^(ρ_{a→i,j}(α)) : j ∈ ∂a∖i } ).
 
-It is written to be read and makes no attempt at speed: it is the oracle of the fast lifts. Values
+The three steps are the paper's eq:base_factorized_objective, eq:mlayer_routed_local_loss and
+eq:mlayer_quenched_objective. The code is slow and short: it is the oracle of the fast lifts. Values
 may be spins, bits, floats or torch tensors: whatever the factors can take.
 """
 

@@ -1,4 +1,10 @@
-"""Compiled loops behind :mod:`mcover.permutations`. A set of columns is the bits of an integer."""
+"""Compiled loops behind :mod:`mcover.permutations`.
+
+A set of columns is written as the bits of an integer. Rows are filled in order, so the number of
+columns in use is the number of the next row, and a set alone says what is left to do: the permanent
+needs a table over the 2^M sets instead of a sum over M! permutations. Every term is a product of
+non-negative numbers, so nothing cancels (Ryser's formula is as fast, but subtracts).
+"""
 
 from typing import Any
 
@@ -14,6 +20,10 @@ Floats = NDArray[np.float64]
 @njit()
 def completion_table(q: Floats) -> Floats:
     """table[used] = permanent of the rows after the first |used| over the columns not in used.
+
+    Expanding that permanent along its first row gives table[used] = Σ q[row, column] ·
+    table[used + column] over the free columns. Larger sets are larger integers: counting down, each
+    entry is computed after those that it needs.
 
     Shape: q (M, M); the table has 2^M entries and table[0] is the permanent of q.
     """
@@ -36,7 +46,11 @@ def completion_table(q: Floats) -> Floats:
 
 @njit()
 def exact_routes(q: Floats, table: Floats, rng: Generator, out: NDArray[np.uint8]) -> None:
-    """Fills out (size, M) with independent draws: row by row, each from its exact conditional."""
+    """Fills out (size, M) with independent draws: row by row, each from its exact conditional.
+
+    Given the columns used so far, the next row takes a free column with probability q[row, column]
+    · table[used + column] / table[used]; the product over rows telescopes to the law.
+    """
     covers = len(q)
     columns = np.empty(covers, dtype=np.uint8)
     for draw in range(len(out)):
@@ -51,7 +65,7 @@ def exact_routes(q: Floats, table: Floats, rng: Generator, out: NDArray[np.uint8
                 column = columns[slot]
                 weight = q[row, column] * table[used | 1 << column]
                 if weight > 0.0:
-                    chosen = slot  # rounding may leave a crumb of `left`: the last one takes it
+                    chosen = slot  # where rounding leaves `left` positive, the last possible one
                     left -= weight
                     if left < 0.0:
                         break
@@ -64,7 +78,12 @@ def exact_routes(q: Floats, table: Floats, rng: Generator, out: NDArray[np.uint8
 
 @njit()
 def exact_marginals(q: Floats, table: Floats) -> Floats:
-    """P(ρ(α) = β) for all α, β, shape (M, M): ways into a set × step × ways out of it."""
+    """P(ρ(α) = β) for all α, β, shape (M, M).
+
+    Forward and backward: ``reach`` is the total weight of all ways in which the first rows can use
+    a set of columns, and the table that of all completions. A marginal sums reach · q · completion
+    over the sets that can come before its row.
+    """
     covers = len(q)
     reach = np.zeros(1 << covers)
     reach[0] = 1.0

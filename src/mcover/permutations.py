@@ -1,5 +1,7 @@
 """Routes and their law: P_Q(ρ) = Π_α Q[α, ρ(α)] / perm(Q), over permutations ρ of the covers.
 
+This is the Q-weighted law of permutations of the paper (eq:mlayer_Q_weighted_permutation_law).
+
 Two ways to draw from it:
 
 - **exact** (to ``EXACT_COVERS`` = 20 covers, on request to ``TABLE_COVERS`` = 26): a table over the

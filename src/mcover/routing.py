@@ -5,6 +5,9 @@ A **bank** keeps S sampled destinations. For destination s, source j is read by 
 An **indexed bank** keeps a table of permutations and one small index a route instead of M covers:
 for whole networks, where sources are weights and counted in millions.
 A **mixer** Q̂ is the average of permutation matrices of drawn routes.
+
+The paper averages its routed local losses (eq:mlayer_routed_local_loss) over all destinations. A
+bank of S of them is an unbiased sample of that mean, and S = sources is exact.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Estimate:
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
-        if self.n == 1 and self.low == self.high:  # one value says nothing about its spread
+        if self.n == 1 and self.low == self.high:  # no interval from one value
             return f"{self.value:{spec}} [–]"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
@@ -115,7 +115,7 @@ class Comparison:
     difference: Estimate
     """Of times to solution the ratio, first over second."""
     p: float
-    """Two-sided, of a permutation test; nan for a single pair, which chance cannot be told from."""
+    """Two-sided, of a permutation test; nan, undefined, for n = 1."""
 
 
 def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:

@@ -69,7 +69,7 @@ def test_the_contract_is_kept(estimator, check):
 def test_packed_prediction_is_the_plain_one(cls, data):
     X, y = data(return_X_y=True)
     model = cls(sweeps=40, random_state=0).fit(X, y)
-    bits = np.where(X[:, model.columns_] > model.cuts_, 1, -1)
+    bits = np.where(X[:, model.columns_] > model.thresholds_, 1, -1)
     fields = np.einsum("pn,qshn->pqsh", bits, model.collapsed_.astype(int))
     if cls is MCoverPerceptronClassifier:
         margins = fields[..., 0] / math.sqrt(bits.shape[1])
@@ -84,7 +84,7 @@ def test_packed_prediction_is_the_plain_one(cls, data):
 
 def test_a_student_is_the_majority_of_its_covers_and_one_bit_a_weight(wine):
     model = MCoverCommitteeClassifier(hidden=3, students=2, sweeps=20, random_state=0).fit(*wine)
-    bits = len(model.cuts_)
+    bits = len(model.thresholds_)
     assert model.covers_.shape == (3, 2, 3, 3, bits)
     assert model.collapsed_.shape == (3, 2, 3, bits)
     np.testing.assert_array_equal(model.collapsed_, np.sign(model.covers_.sum(axis=2, dtype=int)))
@@ -95,20 +95,21 @@ def test_a_student_is_the_majority_of_its_covers_and_one_bit_a_weight(wine):
     assert np.all((wrong >= 0) & (wrong < 0.4))
 
 
-def cuts_of(X, k):
+def thresholds_of(X, k):
     y = np.arange(len(X)) % 2
     model = MCoverPerceptronClassifier(thermometer=k, sweeps=1, students=1).fit(X, y)
     return [
-        model.cuts_[(model.columns_ == i) & np.isfinite(model.cuts_)] for i in range(X.shape[1])
+        model.thresholds_[(model.columns_ == i) & np.isfinite(model.thresholds_)]
+        for i in range(X.shape[1])
     ]
 
 
-def test_cuts_are_quantiles_between_values_of_the_data():
+def test_thresholds_are_quantiles_between_values_of_the_data():
     X = np.stack([np.arange(8), [0, 0, 0, 0, 0, 0, 0, 1], np.ones(8), [-1, 1] * 4], axis=1)
-    median, few, constant, signs = cuts_of(X, 1)
+    median, few, constant, signs = thresholds_of(X, 1)
     assert (median, few, signs) == ([3.5], [0.5], [0.0])
     assert constant.size == 0
-    quartiles, few, constant, signs = cuts_of(X, 3)
+    quartiles, few, constant, signs = thresholds_of(X, 3)
     assert quartiles.tolist() == [1.5, 3.5, 5.5]
     assert (few, signs) == ([0.5], [0.0])
     assert constant.size == 0
@@ -117,16 +118,16 @@ def test_cuts_are_quantiles_between_values_of_the_data():
 def test_every_cut_splits_the_data_however_close_or_large_its_values():
     low, large = np.nextafter(1, 2), np.finfo(float).max
     X = np.array([[1.0, -large], [low, large], [1.0, -large], [low, large]])
-    for cuts, values in zip(cuts_of(X, 1), X.T, strict=True):
-        assert np.any(values > cuts)
-        assert np.any(values <= cuts)
+    for thresholds, values in zip(thresholds_of(X, 1), X.T, strict=True):
+        assert np.any(values > thresholds)
+        assert np.any(values <= thresholds)
 
 
 def test_the_number_of_bits_is_odd_and_has_a_bias(wine):
     for k in (1, 2, 3):
         model = MCoverPerceptronClassifier(thermometer=k, sweeps=1).fit(*wine)
-        assert len(model.cuts_) % 2 == 1
-        assert 1 <= np.sum(model.cuts_ == -np.inf) <= 2
+        assert len(model.thresholds_) % 2 == 1
+        assert 1 <= np.sum(model.thresholds_ == -np.inf) <= 2
 
 
 def test_near_capacity_the_teacher_is_found():
@@ -143,7 +144,7 @@ def test_whole_weights_are_copies(cls, cancer):
     copies = np.random.default_rng(0).integers(0, 4, len(X))
     weighted = cls(sweeps=30, random_state=0).fit(X, y, sample_weight=copies)
     repeated = cls(sweeps=30, random_state=0).fit(X.repeat(copies, axis=0), y.repeat(copies))
-    np.testing.assert_array_equal(weighted.cuts_, repeated.cuts_)
+    np.testing.assert_array_equal(weighted.thresholds_, repeated.thresholds_)
     np.testing.assert_array_equal(weighted.covers_, repeated.covers_)
 
 

@@ -43,5 +43,5 @@ def __getattr__(name: str) -> Any:
     """Loads SciPy with the first use of message passing, and numba with that of packed bits."""
     if name not in (*_MESSAGE_PASSING, *_PACKED):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = "packed" if name in _PACKED else "message_passing"
-    return getattr(import_module(f"mcover.annealing.{room}"), name)
+    module = "packed" if name in _PACKED else "message_passing"
+    return getattr(import_module(f"mcover.annealing.{module}"), name)

@@ -19,7 +19,6 @@ from mcover.annealing.options import (
     Energy,
     Improvement,
     LinearSchedule,
-    MCover,
     Method,
     Order,
     Rule,
@@ -41,15 +40,15 @@ _COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
 
 def anneal(
     problem: Problem,
-    method: Method = MCover(),  # noqa: B008 (a frozen value)
+    method: Method = AnnealOptions.method,
     *,
     schedule: Schedule | ArrayLike | None = None,
     num_sweeps: int | None = None,
-    rule: Rule = "glauber",
-    energy: Energy = "linear",
-    order: Order = "random",
-    stop_at_zero: bool = False,
-    improvement: Improvement = "first",
+    rule: Rule = AnnealOptions.rule,
+    energy: Energy = AnnealOptions.energy,
+    order: Order = AnnealOptions.order,
+    stop_at_zero: bool = AnnealOptions.stop_at_zero,
+    improvement: Improvement = AnnealOptions.improvement,
     num_reads: int = 1,
     seed: Seed = None,
     initial_states: ArrayLike | None = None,
@@ -67,11 +66,11 @@ def anneal(
         schedule: one temperature for each sweep of M · sites proposals, also as plain numbers; the
             paper's LinearSchedule(0.4, 0.01, 1e-4) by default.
         num_sweeps: in place of a schedule: so many sweeps from T = 0.4 to 0.01, linearly.
-        rule: of the moves; this and the next four are explained at
-            :class:`~mcover.annealing.AnnealOptions`.
+        rule: acceptance of flips. This and the next four are fields of
+            :class:`~mcover.annealing.AnnealOptions`, which has their defaults and values.
         energy: what is minimised.
         order: of proposals in a sweep.
-        stop_at_zero: whether to end a read early.
+        stop_at_zero: whether to end a read at its first solution.
         improvement: which flips descent takes.
         num_reads: independent runs, each with its own start and routes.
         seed: the same seed gives the same bits on any number of workers, and read r does not depend

@@ -8,6 +8,17 @@ count words and are not checked.
 
 A **counter** holds one small number for each of 512 patterns. Its **planes** are the bits of these
 numbers in two's complement, lowest first, each plane one Lanes value.
+
+Why planes: a flip changes the margin of every pattern by one step up or down, so all 512 numbers
+change at once by ±1. With one bit of every number in a register, that is a ripple-carry addition:
+plane by plane, ``new = bit ^ carry``, and the carry goes on where the bit was 1 (adding) or 0
+(subtracting). It takes about log₂ N planes instead of 512 additions, whatever the signs.
+
+Counters are offset so that a pattern is wrong exactly where its number is negative. The highest
+plane is the sign in two's complement, so it is the error mask as it stands: no comparison is
+needed, and a popcount of it counts errors. This breaks if a counter overflows its planes:
+`counter_depth` is the smallest depth that holds every value that can occur, and each flip of a
+weight must be followed by exactly one step in every context that reads it.
 """
 
 # mypy: disable-error-code="misc, no-untyped-call, unused-ignore"
@@ -107,7 +118,7 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
-def spread(typingctx: Any, word: Any) -> Any:
+def broadcast(typingctx: Any, word: Any) -> Any:
     """Eight copies of one 64-bit word."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -162,13 +173,14 @@ def clear_counter(planes: Words, at: int, depth: int, terms: int) -> None:
     """Set the counter at word `at` to -⌊terms/2⌋ - 1, that is n = 0, for all patterns."""
     start = -(terms // 2) - 1
     for i in range(depth):
-        store(planes, at + i * WORDS, spread(ONES if (start >> i) & 1 else np.uint64(0)))
+        store(planes, at + i * WORDS, broadcast(ONES if (start >> i) & 1 else np.uint64(0)))
 
 
 @njit(forceinline=True)
 def _step_plane(planes: Words, at: int, d: Any, carry: Any, lower: Any, mixed: Any) -> Any:
     """Add the carry to one plane; returns it, the next carry, and where planes differ so far."""
     bit = load(planes, at)
+    # Adding 1 carries on from a 1, subtracting 1 borrows on from a 0: bit ^ d is both.
     plane = bit ^ carry
     store(planes, at, plane)
     return plane, carry & (bit ^ d), mixed | (plane ^ lower)
@@ -178,10 +190,13 @@ def _step_plane(planes: Words, at: int, d: Any, carry: Any, lower: Any, mixed: A
 def step_counter(planes: Words, at: int, depth: int, carry: Any, d: Any) -> Any:
     """Add -1 (where d) or +1 (elsewhere) to the counter at word `at`, in the patterns of `carry`.
 
+    Patterns outside `carry` stay as they are. With an empty `carry` nothing changes, and the call
+    only reads the three masks.
+
     Returns:
         Three lanes: the patterns whose counter is < 0, = 0 and = -1 after the step.
     """
-    mixed = spread(np.uint64(0))
+    mixed = broadcast(np.uint64(0))
     plane, carry, _ = _step_plane(planes, at, d, carry, mixed, mixed)
     i, end = at + WORDS, at + depth * WORDS
     while i + 3 * WORDS < end:  # unrolled: a flip spends its time here
@@ -194,4 +209,4 @@ def step_counter(planes: Words, at: int, depth: int, carry: Any, d: Any) -> Any:
         plane, carry, mixed = _step_plane(planes, i, d, carry, plane, mixed)
         i += WORDS
     # The last plane is the sign; 0 and -1 are the numbers whose planes are all alike.
-    return plane, (mixed | plane) ^ spread(ONES), plane & (mixed ^ spread(ONES))
+    return plane, (mixed | plane) ^ broadcast(ONES), plane & (mixed ^ broadcast(ONES))

@@ -1,6 +1,8 @@
-"""One chain of an annealing: what it keeps, and the random numbers it draws.
+"""One Markov chain of an annealing: its state, and its random numbers.
 
-`mcover.annealing.kernels` explains counters, masks and energies.
+`mcover.annealing.kernels` explains counters, masks and energies. The chain has a generator of its
+own, written out here, because the oracle in the tests must draw the very same numbers: the order
+and the use of the draws are part of what a seed promises.
 """
 
 from typing import Any, NamedTuple, get_args
@@ -25,6 +27,10 @@ class State(NamedTuple):
     Shape: W words of 64 patterns make a row, a multiple of 8, in W/8 blocks. The counters are flat:
     planes (contexts, K, W/8, depth, 8), masks (contexts, K, pairs, W/8, 2, 8) with the pair
     (down, hold) last, and the same without K for the votes, which a perceptron does not have.
+
+    The layout follows the access. A flip walks through all planes of one block, so the planes of a
+    block are adjacent. A proposal, which is far more frequent, reads only masks, so these are kept
+    apart from the planes, and the two of a pair share adjacent cache lines.
     """
 
     weights: NDArray[np.int8]  # (M, K*N)
@@ -79,32 +85,32 @@ def uniform(rng: Words) -> float:
 
 
 @njit(forceinline=True)
-def below(rng: Words, bound: Any) -> Any:
+def randbelow(rng: Words, bound: Any) -> Any:
     """A whole number in [0, bound), (r * bound) >> 32 of the high 32 bits r of one draw."""
     return np.intp(((next64(rng) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
 
 
 @njit()
 def new_sequence(order: int, moves: int) -> NDArray[np.int32]:
-    """Room for the order of a sweep, which only "permutation" needs."""
+    """An array for the order of a sweep; empty unless the order is "permutation"."""
     return np.empty(moves if order == PERMUTATION else 0, dtype=np.int32)
 
 
 @njit()
 def shuffle(sequence: NDArray[np.int32], rng: Words) -> None:
-    """Make it a uniform permutation of 0, 1, …: Fisher and Yates, one draw for each entry."""
+    """Fill with a uniform permutation of 0, 1, … (Fisher and Yates), one draw for each entry."""
     for i in range(sequence.size):
-        j = below(rng, i + 1)
+        j = randbelow(rng, i + 1)
         sequence[i] = sequence[j]
         sequence[j] = i
 
 
 @njit()
-def magnets(weights: NDArray[np.int8]) -> NDArray[np.int16]:
+def compute_site_sums(weights: NDArray[np.int8]) -> NDArray[np.int16]:
     """Σ_β w_q^(β) of every site."""
     covers, sites = weights.shape
-    magnet = np.zeros(sites, dtype=np.int16)
+    site_sums = np.zeros(sites, dtype=np.int16)
     for beta in range(covers):
         for site in range(sites):
-            magnet[site] += weights[beta, site]
-    return magnet
+            site_sums[site] += weights[beta, site]
+    return site_sums

@@ -28,6 +28,11 @@ narrowed to the patterns where the votes' pairs say that the change matters.
 and the coupling of the covers that of a third: a proposal computes no exponential. Where entries
 would leave the range of a double, at couplings beyond a hundred, it computes one.
 
+Masks are written when a flip is accepted and read when one is proposed. At low temperatures most
+proposals are rejected, so the work is done on the rare side. All changes of energy are whole
+numbers of units: nothing accumulates rounding errors, and the trajectory is the same as that of the
+plain integer version in the tests, given the same random numbers.
+
 Chains are made in `mcover.annealing.states`.
 """
 
@@ -41,9 +46,9 @@ from mcover.annealing.bits import (
     ONES,
     WORDS,
     Words,
+    broadcast,
     count,
     load,
-    spread,
     step_counter,
     store,
     total,
@@ -58,7 +63,7 @@ from mcover.annealing.chain import (
     Integers,
     State,
     Sweeps,
-    magnets,
+    compute_site_sums,
     new_sequence,
     next64,
     shuffle,
@@ -90,7 +95,7 @@ def _perceptron_change(state: State, index: int, column: int, flip: Any) -> Any:
     covers, destinations, masks = state.weights.shape[0], state.destinations, state.masks
     blocks, first = state.valid.size // WORDS, index * state.destinations
     stride = state.pairs * blocks * 2 * WORDS
-    sums = none = spread(np.uint64(0))
+    sums = none = broadcast(np.uint64(0))
     for pair in range(state.pairs):
         # Up to four blocks of d stay in registers for all destinations: most of a run passes here.
         for j in range(0, blocks, 4):
@@ -121,7 +126,7 @@ def _committee_change(state: State, index: int, unit: int, column: int, flip: An
     """The same for a committee: a vote must change, and the change of the vote must matter."""
     covers, destinations, pairs = state.weights.shape[0], state.destinations, state.pairs
     blocks, first = state.valid.size // WORDS, index * state.destinations
-    sums = spread(np.uint64(0))
+    sums = broadcast(np.uint64(0))
     for j in range(blocks):
         d = load(state.columns, (column * blocks + j) * WORDS) ^ flip
         for s in range(destinations):
@@ -138,7 +143,7 @@ def _committee_change(state: State, index: int, unit: int, column: int, flip: An
 @njit(forceinline=True, error_model="numpy")
 def change_of(state: State, index: Any, q: Any, w: Any) -> Any:
     """ΔE in units of flipping w, the weight `index` of site q."""
-    flip = spread(ONES if w < 0 else np.uint64(0))
+    flip = broadcast(ONES if w < 0 else np.uint64(0))
     column: Any = q
     if state.hidden == 1:
         change = _perceptron_change(state, index, column, flip)
@@ -153,9 +158,9 @@ def change_of(state: State, index: Any, q: Any, w: Any) -> Any:
 
 @njit(forceinline=True)
 def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
-    """Step the counters of the touched contexts and renew their masks."""
+    """Step the counters of the touched contexts and rewrite their masks."""
     covers, destinations, hidden = state.weights.shape[0], state.destinations, state.hidden
-    blocks, depth, ones = state.valid.size // WORDS, state.depth, spread(ONES)
+    blocks, depth, ones = state.valid.size // WORDS, state.depth, broadcast(ONES)
     for s in range(destinations):
         c = s * covers + np.intp(state.inverse[index * destinations + s])
         row = c * hidden + unit
@@ -164,42 +169,46 @@ def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
             at = (row * blocks + j) * depth * WORDS
             negative, zero, minus = step_counter(state.planes, at, depth, ones, d)
             if hidden == 1:
-                renew(state, state.masks, row, j, state.form, negative, zero, minus)
+                write_masks(state, state.masks, row, j, state.form, negative, zero, minus)
             else:
                 # A vote was lost where d met k = 0, won where ~d met k = -1: the old masks tell.
                 at = (row * blocks + j) * 2 * WORDS
                 won = load(state.masks, at + WORDS) ^ ones
                 moved = won ^ (d & (load(state.masks, at) ^ won))
-                renew(state, state.masks, row, j, ERRORS, negative, zero, minus)
-                recount(state, c, j, moved, d)
+                write_masks(state, state.masks, row, j, ERRORS, negative, zero, minus)
+                step_votes(state, c, j, moved, d)
 
 
 @njit(forceinline=True, error_model="numpy")
-def take(state: State, magnet: Any, index: Any, q: Any, w: Any, change: Any) -> None:
-    """Make that flip."""
+def take(state: State, site_sums: Any, index: Any, q: Any, w: Any, change: Any) -> None:
+    """Flip the weight: counters, masks, weight, sum over covers and energy."""
     unit: Any = 0 if state.hidden == 1 else np.intp(np.uint64(q) // np.uint64(state.inputs))
-    flip = spread(ONES if w < 0 else np.uint64(0))
+    flip = broadcast(ONES if w < 0 else np.uint64(0))
     _flip(state, index, unit, q - unit * state.inputs, flip)
     site = np.uintp(q)
     state.weights[np.uintp(index - q * state.weights.shape[0]), site] = -w
-    magnet[site] -= 2 * w
+    site_sums[site] -= 2 * w
     state.energy[0] += change
 
 
 @njit(forceinline=True)
-def recount(state: State, c: int, j: int, moved: Any, d: Any) -> None:
+def step_votes(state: State, c: int, j: int, moved: Any, d: Any) -> None:
     """Step the vote counter of block j of a committee's context in the patterns of `moved`."""
     at = (c * (state.valid.size // WORDS) + j) * state.vote_depth * WORDS
     negative, zero, minus = step_counter(state.vote_planes, at, state.vote_depth, moved, d)
-    renew(state, state.vote_masks, c, j, state.form, negative, zero, minus)
+    write_masks(state, state.vote_masks, c, j, state.form, negative, zero, minus)
 
 
 @njit(forceinline=True)
-def renew(
+def write_masks(
     state: State, masks: Words, row: int, j: int, form: int, negative: Any, zero: Any, minus: Any
 ) -> None:
-    """Write block j of a row's (down, hold) pairs; k is < 0, = 0, = -1 in the given lanes."""
-    blocks, valid, ones = state.valid.size // WORDS, load(state.valid, j * WORDS), spread(ONES)
+    """Write block j of a row's (down, hold) pairs; k is < 0, = 0, = -1 in the given lanes.
+
+    Bits past the last pattern are written as down = 0 and hold = 1. There the select in `_matters`
+    gives ~d, which the subtraction of |~d| in `change_of` takes off again: padding adds nothing.
+    """
+    blocks, valid, ones = state.valid.size // WORDS, load(state.valid, j * WORDS), broadcast(ONES)
     pairs = 2 if form == ODD else 1
     at = (row * pairs * blocks + j) * 2 * WORDS
     negative = negative & valid
@@ -228,7 +237,7 @@ class Tables(NamedTuple):
 
 @njit()
 def make_tables(state: State) -> Tables:
-    """Room for the tables of any temperature."""
+    """Empty tables, large enough for any temperature."""
     most = 2 * state.destinations * state.patterns
     high, low = np.empty((2 * most >> _LOW_BITS) + 1), np.empty(1 << _LOW_BITS)
     return Tables(high, low, np.empty(2 * state.weights.shape[0] - 1))
@@ -277,7 +286,7 @@ def _advance(
 ) -> Any:
     """The sweeps of `advance`, scales being unit/T; returns how many, and if one stopped it."""
     weights, (covers, sites) = state.weights, state.weights.shape
-    tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
+    tables, site_sums, reach = make_tables(state), compute_site_sums(weights), np.int64(0)
     sequence = new_sequence(order, weights.size)
     one = 1.0 if rule == GLAUBER else 0.0
     for t in range(scales.size):
@@ -302,15 +311,15 @@ def _advance(
             site, beta = np.uintp(q), np.uintp(index - q * covers)
             w = np.int64(weights[beta, site])
             change = change_of(state, index, q, w)
-            h = w * (np.int64(magnet[site]) - w)
+            h = w * (np.int64(site_sums[site]) - w)
             weight = boltzmann(tables, reach, scales[t], gammas[t], change, h)
             # Glauber: u < 1 / (1 + exp(x)). Metropolis: u < exp(-x), true for all x <= 0.
             if u * (one + weight) < 1.0:
-                take(state, magnet, index, q, w, change)
+                take(state, site_sums, index, q, w, change)
                 taken += 1
         accepted[t] = taken
         energies[t] = state.energy[0]
-        if stop_at_zero and solved(state, magnet):
+        if stop_at_zero and solved(state, site_sums):
             return t + 1, True
     return scales.size, False
 

@@ -1,4 +1,8 @@
-"""How to anneal: methods and schedules as frozen values, for Python, commands, cells and files."""
+"""How to anneal: methods, schedules and options as frozen values.
+
+:class:`AnnealOptions` is the one place where options have their defaults, checks and documentation;
+:func:`mcover.anneal` takes them as keywords, and results and files keep them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ _RING = GaussianRing(1.5, shift=2)
 
 
 class _Method(Tagged):
-    """What all methods have; a method overrides what it has options for."""
+    """What the annealer reads of any method; a method overrides what it has options for."""
 
     covers: int = 1
     topology: Topology = Identity()
@@ -44,7 +48,7 @@ class MCover(_Method, kind="mcover"):
     topology: Topology = _RING  # Where routes are drawn from.
     bank: int | None = 10
     """Destinations S that are kept; None keeps all of them, which is the exact lift."""
-    redraw_every: int | None = None  # Sweeps between fresh routes; None keeps them for good.
+    redraw_every: int | None = None  # Sweeps between redraws of the routes; None never redraws.
 
     def __post_init__(self) -> None:
         checks.check_count_fields(self, "covers", most=MAX_COVERS)
@@ -181,9 +185,11 @@ def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) 
 
 @dataclass(frozen=True)
 class AnnealOptions:
-    """How each read is annealed: what a result keeps of the arguments it was made with."""
+    """How each read is annealed: the options of :func:`mcover.anneal`, which a result keeps."""
 
-    method: Method = MCover()  # M-cover, replicas that attract each other, or one copy.
+    method: Method = MCover()
+    """:class:`~mcover.MCover`, :class:`~mcover.RSA` (replicas that attract each other) or
+    :class:`~mcover.Vanilla` (one copy)."""
     schedule: Schedule = field(default_factory=LinearSchedule)  # One temperature for each sweep.
     rule: Rule = "glauber"
     """Acceptance of flips: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T));

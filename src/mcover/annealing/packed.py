@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcover import checks
-from mcover.annealing.bits import WORDS, Words, aligned, count, load, spread, store
+from mcover.annealing.bits import WORDS, Words, aligned, broadcast, count, load, store
 from mcover.annealing.problems import Signs, as_signs
 from mcover.compiled import njit
 from mcover.errors import McoverError
@@ -53,25 +53,34 @@ def unpack_signs(words: Words, inputs: int) -> Signs:
 
 
 def pack_above(
-    values: NDArray[np.floating], columns: NDArray[np.intp], cuts: NDArray[np.float64]
+    values: NDArray[np.floating], columns: NDArray[np.intp], thresholds: NDArray[np.float64]
 ) -> Words:
-    """Rows of bits, bit i being whether values[:, columns[i]] > cuts[i].
+    """Rows of bits, bit i being whether values[:, columns[i]] > thresholds[i].
 
     >>> pack_above(np.array([[0.5], [2.5]]), np.array([0, 0]), np.array([1.0, 2.0])).tolist()
     [[0], [3]]
 
-    Shape: values (P, features) of float32 or float64; columns and cuts (N,) → (P, words), uint64.
+    Shape: values (P, features) of float32 or float64; columns and thresholds (N,) → uint64
+    (P, words).
     """
-    columns, cuts = np.asarray(columns, dtype=np.intp), np.asarray(cuts, dtype=np.float64)
-    if values.ndim != 2 or columns.shape != cuts.shape or columns.ndim != 1 or not columns.size:
-        raise McoverError("write values with two axes, and one cut for each of some columns.")
+    columns, thresholds = (
+        np.asarray(columns, dtype=np.intp),
+        np.asarray(thresholds, dtype=np.float64),
+    )
+    if (
+        values.ndim != 2
+        or columns.shape != thresholds.shape
+        or columns.ndim != 1
+        or not columns.size
+    ):
+        raise McoverError("write values with two axes, and one threshold for each of some columns.")
     if columns.min() < 0 or columns.max() >= values.shape[1]:
         raise McoverError(
             f"columns go from {columns.min()} to {columns.max()}; write numbers from 0 to "
             f"{values.shape[1] - 1}."
         )
-    packed = np.empty((len(values), _words(len(cuts))), dtype=np.uint64)
-    _pack_above(np.ascontiguousarray(values), columns, cuts, packed)
+    packed = np.empty((len(values), _words(len(thresholds))), dtype=np.uint64)
+    _pack_above(np.ascontiguousarray(values), columns, thresholds, packed)
     return packed
 
 
@@ -111,14 +120,14 @@ def _rows(name: str, words: Words, inputs: int) -> Words:
 def _pack_above(
     values: NDArray[np.floating],
     columns: NDArray[np.intp],
-    cuts: NDArray[np.float64],
+    thresholds: NDArray[np.float64],
     packed: Words,
 ) -> None:
     for p in range(len(values)):
         for j in range(packed.shape[1]):
             word = np.uint64(0)
-            for i in range(64 * j, min(64 * (j + 1), len(cuts))):
-                word |= np.uint64(values[p, columns[i]] > cuts[i]) << np.uint64(i % 64)
+            for i in range(64 * j, min(64 * (j + 1), len(thresholds))):
+                word |= np.uint64(values[p, columns[i]] > thresholds[i]) << np.uint64(i % 64)
             packed[p, j] = word
 
 
@@ -139,9 +148,9 @@ def _fields(
             for j in range(words):
                 tile[j * WORDS + p] = patterns[start + p, j]
         for r in range(len(weights)):
-            differ = spread(np.uint64(0))
+            differ = broadcast(np.uint64(0))
             for j in range(words):
-                differ = differ + count(load(tile, j * WORDS) ^ spread(weights[r, j]))
+                differ = differ + count(load(tile, j * WORDS) ^ broadcast(weights[r, j]))
             store(counts, 0, differ)
             for p in range(size):
                 fields[start + p, r] = inputs - 2 * np.int32(counts[p])

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcover.annealing.bits import ONES, WORDS, Words, count, load, ones_in, spread, total
+from mcover.annealing.bits import ONES, WORDS, Words, broadcast, count, load, ones_in, total
 from mcover.annealing.chain import (
     EVEN,
     ORDERS,
@@ -30,9 +30,9 @@ from mcover.annealing.chain import (
     Integers,
     State,
     Sweeps,
-    below,
-    magnets,
+    compute_site_sums,
     new_sequence,
+    randbelow,
     shuffle,
     uniform,
 )
@@ -109,11 +109,11 @@ def _count_all(state: State, wrong: Unsatisfied) -> None:
 
 @njit(forceinline=True, error_model="numpy")
 def _count(state: State, wrong: Unsatisfied, c: int) -> Any:
-    """Renew the number of unsatisfied patterns of one context; returns by how much it grew."""
+    """Recount the unsatisfied patterns of one context; returns by how much their number grew."""
     blocks, more = state.valid.size // WORDS, -wrong.counts[c]
     for j in range(blocks):
         at = c * blocks + j
-        bits = load(wrong.words, (at * wrong.stride + wrong.offset) * WORDS) ^ spread(wrong.flip)
+        bits = load(wrong.words, (at * wrong.stride + wrong.offset) * WORDS) ^ broadcast(wrong.flip)
         wrong.blocks[at] = total(count(bits & load(state.valid, j * WORDS)))
         more += wrong.blocks[at]
     wrong.counts[c] += more
@@ -152,13 +152,18 @@ def pick(state: State, wrong: Unsatisfied, r: Any) -> Any:
 
 
 @njit(forceinline=True, error_model="numpy")
-def culprit(state: State, s: int, alpha: int, mu: int, rng: Words) -> Any:
-    """A weight that can repair pattern μ in context (s, α), drawn until it can: (site, cover)."""
+def sample_repairing_weight(state: State, s: int, alpha: int, mu: int, rng: Words) -> Any:
+    """A random weight whose flip helps pattern μ in context (s, α), as (site, cover).
+
+    Rejection sampling: sites are drawn uniformly until one can repair the pattern, which makes the
+    accepted one uniform among those that can. It ends, because an unsatisfied pattern has a
+    disagreeing weight, in a unit that votes against it.
+    """
     covers, sites = state.weights.shape
     word, place = mu >> 6, np.uint64(mu & 63)
     blocks, depth = state.valid.size // WORDS, state.depth
     while True:
-        q = below(rng, sites)
+        q = randbelow(rng, sites)
         unit: Any = 0
         if state.hidden > 1:
             unit = q // state.inputs
@@ -190,7 +195,7 @@ def _repair(
     """The sweeps of `repair`; returns how many were begun, and whether they came to their end."""
     weights, (covers, sites) = state.weights, state.weights.shape
     destinations = state.destinations
-    tables, magnet, reach = make_tables(state), magnets(weights), np.int64(0)
+    tables, site_sums, reach = make_tables(state), compute_site_sums(weights), np.int64(0)
     left = wrong.counts.sum()
     for t in range(scales.size):
         if t == 0 or scales[t] != scales[t - 1] or gammas[t] != gammas[t - 1]:
@@ -198,21 +203,21 @@ def _repair(
         taken = made = 0
         while made < sites * covers and left > 0:
             made += 1
-            s, alpha, mu = pick(state, wrong, below(rng, left))
-            q, beta = culprit(state, s, alpha, mu, rng)
+            s, alpha, mu = pick(state, wrong, randbelow(rng, left))
+            q, beta = sample_repairing_weight(state, s, alpha, mu, rng)
             u = uniform(rng)
             index: Any = q * covers + beta
             w = np.int64(weights[beta, q])
             change = change_of(state, index, q, w)
-            h = w * (np.int64(magnet[q]) - w)
+            h = w * (np.int64(site_sums[q]) - w)
             if u * boltzmann(tables, reach, scales[t], gammas[t], change, h) < 1.0:
-                take(state, magnet, index, q, w, change)
+                take(state, site_sums, index, q, w, change)
                 taken += 1
                 for one in range(destinations):
                     c = one * covers + np.intp(state.inverse[index * destinations + one])
                     left += _count(state, wrong, c)
         accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
-        if left == 0 or (stop_at_zero and solved(state, magnet)):
+        if left == 0 or (stop_at_zero and solved(state, site_sums)):
             return t + 1, True
     return scales.size, False
 
@@ -241,7 +246,7 @@ _TAKE, _BEST, _LOOK = 0, 1, 2  # each flip that improves; the best of all; none:
 
 @njit()
 def _pass(
-    state: State, what: int, order: int, gamma: float, magnet: Any, sequence: Any, rng: Words
+    state: State, what: int, order: int, gamma: float, site_sums: Any, sequence: Any, rng: Words
 ) -> Any:
     """One pass over K*N*M flips; returns the proposals made and how many of them improve."""
     weights, (covers, sites) = state.weights, state.weights.shape
@@ -252,14 +257,14 @@ def _pass(
     for i in range(sites * covers):
         index: Any = i
         if order == RANDOM:
-            index = below(rng, sites * covers)
+            index = randbelow(rng, sites * covers)
         elif order == PERMUTATION:
             index = np.intp(sequence[i])
         q: Any = np.intp(np.uint64(index) // np.uint64(covers))
         beta = index - q * covers
         w = np.int64(weights[beta, q])
         change = change_of(state, index, q, w)
-        loss = towards * w * (np.int64(magnet[q]) - w)
+        loss = towards * w * (np.int64(site_sums[q]) - w)
         if change > lowest or (change == lowest and loss >= side):
             continue
         improving += 1
@@ -268,11 +273,11 @@ def _pass(
         if what == _BEST:
             best, lowest, side = index, change, loss
             continue
-        take(state, magnet, index, q, w, change)
+        take(state, site_sums, index, q, w, change)
     if best >= 0:
         q = best // covers
         w = np.int64(weights[best - q * covers, q])
-        take(state, magnet, best, q, w, lowest)
+        take(state, site_sums, best, q, w, lowest)
         improving = 1
     return sites * covers, improving
 
@@ -291,17 +296,17 @@ def _descend(
     proposals: Integers,
 ) -> Any:
     """The sweeps of `descend`; returns how many were done, and whether they came to their end."""
-    magnet, sequence = magnets(state.weights), new_sequence(order, state.weights.size)
+    site_sums, sequence = compute_site_sums(state.weights), new_sequence(order, state.weights.size)
     for t in range(gammas.size):
         shuffle(sequence, rng)
-        made, taken = _pass(state, what, order, gammas[t], magnet, sequence, rng)
+        made, taken = _pass(state, what, order, gammas[t], site_sums, sequence, rng)
         minimum = taken == 0
         if minimum and order == RANDOM and stop_at_minimum:
             # A sweep at random may have missed some flips.
-            looked, found = _pass(state, _LOOK, -1, gammas[t], magnet, sequence, rng)
+            looked, found = _pass(state, _LOOK, -1, gammas[t], site_sums, sequence, rng)
             made, minimum = made + looked, found == 0
         accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
-        if (minimum and stop_at_minimum) or (stop_at_zero and solved(state, magnet)):
+        if (minimum and stop_at_minimum) or (stop_at_zero and solved(state, site_sums)):
             return t + 1, True
     return gammas.size, False
 

@@ -13,16 +13,16 @@ from mcover.annealing.bits import (
     WORDS,
     Words,
     aligned,
+    broadcast,
     clear_counter,
     count,
     counter_depth,
     load,
-    spread,
     step_counter,
     total,
 )
 from mcover.annealing.chain import ERRORS, EVEN, ODD, Integers, State, next64
-from mcover.annealing.kernels import recount, renew
+from mcover.annealing.kernels import step_votes, write_masks
 from mcover.annealing.options import Rule
 from mcover.annealing.searches import run
 from mcover.compiled import njit
@@ -151,16 +151,20 @@ def _invert(routes: NDArray[np.uint8], inverse: NDArray[np.uint8]) -> None:
 
 @njit()
 def _build(state: State) -> None:
-    """Count the agreeing weights of every context, then its right votes, one at a time."""
+    """Count the agreeing weights of every context, then its right votes, one at a time.
+
+    It starts from n = 0 and steps each counter up once for every agreeing weight. The counters pass
+    only through values that `counter_depth` allows for, so no intermediate value overflows.
+    """
     covers, sites = state.weights.shape
     hidden, inputs, destinations = state.hidden, state.inputs, state.destinations
-    blocks, depth, none = state.valid.size // WORDS, state.depth, spread(np.uint64(0))
+    blocks, depth, none = state.valid.size // WORDS, state.depth, broadcast(np.uint64(0))
     for at in range(destinations * covers * hidden * blocks):
         clear_counter(state.planes, at * depth * WORDS, depth, inputs)
     for index in range(sites * covers):
         q, beta = index // covers, index % covers
         unit, column = q // inputs, q % inputs
-        flip = spread(ONES if state.weights[beta, q] < 0 else np.uint64(0))
+        flip = broadcast(ONES if state.weights[beta, q] < 0 else np.uint64(0))
         for s in range(destinations):
             c = s * covers + np.intp(state.inverse[index * destinations + s])
             for j in range(blocks):
@@ -177,10 +181,10 @@ def _build(state: State) -> None:
                 # An empty step: nothing moves, and the signs come back.
                 negative, zero, minus = step_counter(state.planes, at, depth, none, none)
                 if hidden == 1:
-                    renew(state, state.masks, row, j, state.form, negative, zero, minus)
+                    write_masks(state, state.masks, row, j, state.form, negative, zero, minus)
                 else:
-                    renew(state, state.masks, row, j, ERRORS, negative, zero, minus)
-                    recount(state, c, j, negative ^ spread(ONES), none)
+                    write_masks(state, state.masks, row, j, ERRORS, negative, zero, minus)
+                    step_votes(state, c, j, negative ^ broadcast(ONES), none)
 
 
 @njit()

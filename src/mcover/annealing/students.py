@@ -13,10 +13,10 @@ from mcover.annealing.bits import (
     ONES,
     WORDS,
     Words,
+    broadcast,
     clear_counter,
     count,
     load,
-    spread,
     step_counter,
     store,
     total,
@@ -28,20 +28,20 @@ _LOW = 3  # planes of a counter that stay in registers: eight columns make one c
 
 
 @njit()
-def solved(state: State, magnet: NDArray[np.int16]) -> bool:
+def solved(state: State, site_sums: NDArray[np.int16]) -> bool:
     """Whether the lifted energy is zero, or the majority of covers is right on every pattern.
 
-    Of two covers that disagree cover 0 counts. Shape: magnet (K*N,), the sums over covers.
+    Of two covers that disagree cover 0 counts. Shape: site_sums (K*N,), the sums over covers.
     """
     if state.energy[0] == 0 or state.weights.shape[0] == 1:  # one cover is its own student
         return bool(state.energy[0] == 0)
-    hidden, vote_depth, none = state.hidden, state.vote_depth, spread(np.uint64(0))
+    hidden, vote_depth, none = state.hidden, state.vote_depth, broadcast(np.uint64(0))
     depth = max(state.depth - _LOW, 1)
     planes = np.empty((depth + vote_depth) * WORDS, dtype=np.uint64)
     votes = depth * WORDS
-    flips = np.zeros(magnet.size, dtype=np.uint64)
-    for q in range(magnet.size):
-        if magnet[q] < 0 or (magnet[q] == 0 and state.weights[0, q] < 0):
+    flips = np.zeros(site_sums.size, dtype=np.uint64)
+    for q in range(site_sums.size):
+        if site_sums[q] < 0 or (site_sums[q] == 0 and state.weights[0, q] < 0):
             flips[q] = ONES
     for j in range(state.valid.size // WORDS):
         wrong = none  # k < 0, that is a margin of zero or less
@@ -52,7 +52,7 @@ def solved(state: State, magnet: NDArray[np.int16]) -> bool:
             args = state.columns, j * WORDS, state.valid.size
             wrong = _disagreeing(*args, own, planes, depth)
             if hidden > 1:
-                right = wrong ^ spread(ONES)
+                right = wrong ^ broadcast(ONES)
                 wrong, _, _ = step_counter(planes, votes, vote_depth, right, none)
         if total(count(wrong & load(state.valid, j * WORDS))) > 0:
             return False
@@ -70,33 +70,33 @@ def _disagreeing(
     columns: Words, at: int, stride: int, flips: Words, planes: Words, depth: int
 ) -> Any:
     """Where k < 0 for one unit of the student, in the block of patterns at word `at`."""
-    none, start = spread(np.uint64(0)), -(flips.size // 2) - 1
-    ones = spread(ONES if start & 1 else np.uint64(0))
-    twos = spread(ONES if start & 2 else np.uint64(0))
-    fours = spread(ONES if start & 4 else np.uint64(0))
+    none, start = broadcast(np.uint64(0)), -(flips.size // 2) - 1
+    ones = broadcast(ONES if start & 1 else np.uint64(0))
+    twos = broadcast(ONES if start & 2 else np.uint64(0))
+    fours = broadcast(ONES if start & 4 else np.uint64(0))
     for i in range(depth):
-        store(planes, i * WORDS, spread(ONES if (start >> (i + _LOW)) & 1 else np.uint64(0)))
+        store(planes, i * WORDS, broadcast(ONES if (start >> (i + _LOW)) & 1 else np.uint64(0)))
     whole = flips.size & ~7
     for i in range(0, whole, 8):
-        a = load(columns, at) ^ spread(flips[i])
-        b = load(columns, at + stride) ^ spread(flips[i + 1])
+        a = load(columns, at) ^ broadcast(flips[i])
+        b = load(columns, at + stride) ^ broadcast(flips[i + 1])
         ones, twos_a = _add(ones, a, b)
-        a = load(columns, at + 2 * stride) ^ spread(flips[i + 2])
-        b = load(columns, at + 3 * stride) ^ spread(flips[i + 3])
+        a = load(columns, at + 2 * stride) ^ broadcast(flips[i + 2])
+        b = load(columns, at + 3 * stride) ^ broadcast(flips[i + 3])
         ones, twos_b = _add(ones, a, b)
         twos, fours_a = _add(twos, twos_a, twos_b)
-        a = load(columns, at + 4 * stride) ^ spread(flips[i + 4])
-        b = load(columns, at + 5 * stride) ^ spread(flips[i + 5])
+        a = load(columns, at + 4 * stride) ^ broadcast(flips[i + 4])
+        b = load(columns, at + 5 * stride) ^ broadcast(flips[i + 5])
         ones, twos_a = _add(ones, a, b)
-        a = load(columns, at + 6 * stride) ^ spread(flips[i + 6])
-        b = load(columns, at + 7 * stride) ^ spread(flips[i + 7])
+        a = load(columns, at + 6 * stride) ^ broadcast(flips[i + 6])
+        b = load(columns, at + 7 * stride) ^ broadcast(flips[i + 7])
         ones, twos_b = _add(ones, a, b)
         twos, fours_b = _add(twos, twos_a, twos_b)
         fours, eights = _add(fours, fours_a, fours_b)
         step_counter(planes, 0, depth, eights, none)
         at += 8 * stride
     for i in range(whole, flips.size):
-        ones, twos_a = _add(ones, load(columns, at) ^ spread(flips[i]), none)
+        ones, twos_a = _add(ones, load(columns, at) ^ broadcast(flips[i]), none)
         twos, fours_a = _add(twos, twos_a, none)
         fours, eights = _add(fours, fours_a, none)
         step_counter(planes, 0, depth, eights, none)

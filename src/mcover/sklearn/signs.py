@@ -1,10 +1,10 @@
 """Classifiers of ±1 weights, annealed in M covers; fitted, they are one bit a weight.
 
-**Bits.** A feature becomes up to k bits, bit j being whether its value lies above cut j
-(``thermometer=k``; with k = 1 the cut is the median). The cuts are fitted: cut j is the midpoint of
-two neighbouring values of the training data, those that split it nearest to the share j / (k + 1).
-Cuts that coincide are one bit, and a constant feature has none. One or two bits that are always set
-serve as bias, and make the number of bits odd: no field is ever zero.
+**Bits.** A feature becomes up to k bits, bit j being whether its value lies above threshold j
+(``thermometer=k``; with k = 1 the threshold is the median). The thresholds are fitted: threshold j
+is the midpoint of two successive values of the training data, those that split it nearest to the
+share j / (k + 1). Thresholds that coincide are one bit, and a constant feature has none. One or two
+bits that are always set serve as bias, and make the number of bits odd: no field is ever zero.
 
 **Classes.** One question for two classes, one against the rest for each of several. ``students``
 independent annealings answer each question, and their margins are added. On digits, 30 such
@@ -70,10 +70,10 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
     Attributes:
         classes_: the classes, sorted.
         columns_: the feature that each bit looks at, shape (bits,).
-        cuts_: what it is compared with; −∞ for the bits of the bias.
+        thresholds_: what it is compared with; −∞ for the bits of the bias.
         collapsed_: the ±1 students, shape (questions, students, 1, bits).
         covers_: the covers they were collapsed from, (questions, students, covers, 1, bits).
-        packed_: the students in 64-bit words, all that ``predict`` needs beside the cuts;
+        packed_: the students in 64-bit words, all that ``predict`` needs beside the thresholds;
             ``packed_covers_`` their covers.
         history_: the course of annealing: sweep and temperature (points,); energy, acceptance and
             cover_overlap (questions, students, points); training_error (questions, students).
@@ -115,7 +115,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
 
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Any:
-        """Fits the cuts, then anneals the students of every question.
+        """Fits the thresholds, then anneals the students of every question.
 
         Args:
             X: features, shape (samples, features).
@@ -137,9 +137,9 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         context.call_on_fit_task_begin(**about)
 
         thermometer = checks.check_int("thermometer", self.thermometer, 1)
-        self.columns_, self.cuts_ = _cuts(X, copies, thermometer)
-        bits = len(self.cuts_)
-        patterns = unpack_signs(pack_above(X, self.columns_, self.cuts_), bits)
+        self.columns_, self.thresholds_ = _fit_thresholds(X, copies, thermometer)
+        bits = len(self.thresholds_)
+        patterns = unpack_signs(pack_above(X, self.columns_, self.thresholds_), bits)
         answers = self._anneal(
             np.repeat(patterns, copies, axis=0), np.repeat(labels, copies), questions, heat
         )
@@ -166,9 +166,9 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=_FLOATS, reset=False)
-        bits = pack_above(X, self.columns_, self.cuts_)
+        bits = pack_above(X, self.columns_, self.thresholds_)
         rows = self.packed_.reshape(-1, self.packed_.shape[-1])
-        fields = packed_fields(bits, rows, len(self.cuts_))
+        fields = packed_fields(bits, rows, len(self.thresholds_))
         fields = fields.reshape(len(X), *self.packed_.shape[:-1])
         margins = self._margins(fields).mean(axis=2)
         return margins[:, 0] if margins.shape[1] == 1 else margins
@@ -181,12 +181,12 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
     @property
     def collapsed_(self) -> Signs:
         """The ±1 students, shape (questions, students, hidden units, bits)."""
-        return unpack_signs(self.packed_, len(self.cuts_))
+        return unpack_signs(self.packed_, len(self.thresholds_))
 
     @property
     def covers_(self) -> Signs:
         """The covers they were collapsed from, (questions, students, covers, hidden, bits)."""
-        return unpack_signs(self.packed_covers_, len(self.cuts_))
+        return unpack_signs(self.packed_covers_, len(self.thresholds_))
 
     def _anneal(
         self, patterns: Signs, labels: NDArray[np.int64], questions: range, heat: float
@@ -229,7 +229,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
 
     def _margins(self, fields: NDArray[np.int32]) -> NDArray[np.float64]:
         """One margin a student, (samples, questions, students, hidden) → without the last axis."""
-        return fields[..., 0] / math.sqrt(len(self.cuts_))
+        return fields[..., 0] / math.sqrt(len(self.thresholds_))
 
 
 class MCoverCommitteeClassifier(MCoverPerceptronClassifier):
@@ -280,14 +280,14 @@ class MCoverCommitteeClassifier(MCoverPerceptronClassifier):
     def _margins(self, fields: NDArray[np.int32]) -> NDArray[np.float64]:
         hidden = fields.shape[-1]
         votes = 2 * (fields > 0).sum(axis=-1) - hidden
-        return (votes + fields.sum(axis=-1) / (hidden * (len(self.cuts_) + 1))) / hidden
+        return (votes + fields.sum(axis=-1) / (hidden * (len(self.thresholds_) + 1))) / hidden
 
 
-def _cuts(
+def _fit_thresholds(
     X: NDArray[Any], copies: NDArray[np.int64], bits: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Column and cut of every bit, those of the bias last."""
-    columns, cuts = [], []
+    """Column and threshold of every bit, those of the bias last."""
+    columns, thresholds = [], []
     levels = np.arange(1, bits + 1) / (bits + 1)
     for column, values in enumerate(X.T):
         seen, where = np.unique(values.astype(np.float64), return_inverse=True)
@@ -297,10 +297,10 @@ def _cuts(
         at = np.unique(np.abs(share[:, None] - levels).argmin(axis=0))
         low, high = seen[at], seen[at + 1]
         middle = low / 2 + high / 2
-        cuts.extend(np.where((low < middle) & (middle < high), middle, low))
+        thresholds.extend(np.where((low < middle) & (middle < high), middle, low))
         columns.extend([column] * len(at))
-    bias = 1 + len(cuts) % 2
-    return np.array(columns + [0] * bias, dtype=np.intp), np.array(cuts + [-np.inf] * bias)
+    bias = 1 + len(thresholds) % 2
+    return np.array(columns + [0] * bias, dtype=np.intp), np.array(thresholds + [-np.inf] * bias)
 
 
 def _history(results: list[AnnealResult], patterns: int) -> dict[str, NDArray[Any]]:
