@@ -15,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Polygon, Rectangle
 from matplotlib.path import Path as Curve
-from reproduction.rows import read_csv
 from reproduction.style import COLOURS, inline_svg
 
 import mcover
+from reproduction.rows import read_csv
 
 HERE = Path(__file__).parent
 INK, RULE, PAPER = "#222222", "#bbbbbb", "#fffffe"
