@@ -19,8 +19,7 @@ from mcover.nn.files import save
 from mcover.nn.mixing import Rules
 from mcover.nn.modules import Override
 from mcover.nn.report import report
-
-_PAGE = 512  # bytes
+from mcover.nn.state import State
 
 
 class NextRoutes(NamedTuple):
