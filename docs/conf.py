@@ -45,7 +45,10 @@ add_module_names = False
 nitpicky = True
 nitpick_ignore_regex = [
     # Names of other projects: every build would have to download their inventories.
-    (r"py:.*", r"(torch|np|numpy|nn|collections|pathlib|sklearn|lightning|transformers|peft|optuna)\..*"),
+    (
+        r"py:.*",
+        r"(torch|np|numpy|nn|collections|pathlib|sklearn|lightning|transformers|peft|optuna)\..*",
+    ),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|ParamsT|Path|SeedSequence|Generator|Optimizer)"),
 ]
 

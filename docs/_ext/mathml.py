@@ -23,7 +23,9 @@ def _block(writer: Any, node: nodes.Element) -> None:
 def _convert(node: nodes.Element, display: str) -> str:
     # MathML Core has no mathvariant: write double-struck and script letters as ℙ, ℒ.
     made = convert(node.astext(), display=display)
-    return made.replace("<mo>&#x02202;</mo>", "<mi>&#x02202;</mi>")  # ∂a is a set, so no operator spacing
+    return made.replace(
+        "<mo>&#x02202;</mo>", "<mi>&#x02202;</mi>"
+    )  # ∂a is a set, so no operator spacing
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -31,7 +31,9 @@ def requests(folder: Path) -> list[str]:
 
 def _check(app: Sphinx, exception: Exception | None) -> None:
     if exception is None and (found := requests(Path(app.outdir))):
-        raise SphinxError("pages must not fetch anything from other sites, found:\n" + "\n".join(found))
+        raise SphinxError(
+            "pages must not fetch anything from other sites, found:\n" + "\n".join(found)
+        )
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
