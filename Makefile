@@ -1,4 +1,4 @@
-# Each target sets up what it needs in .venv on first use, and finds it there the second time.
+# Each target installs what it needs into .venv when it is first used.
 PYTHON ?= python3
 OUT ?= out
 
@@ -10,31 +10,29 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint co
 .PHONY: help demo test test-browser test-ecosystem test-zoo docs check bench format dist release-check clean
 
 help:
-	@echo "make demo    the main job on this machine; pictures in $(OUT)/"
-	@echo "make test    all tests, in parallel"
-	@echo "make test-browser  the report in headless Chromium"
-	@echo "make test-ecosystem  scikit-learn and other neighbours"
-	@echo "make test-zoo  models of many libraries, lifted in both routings"
-	@echo "make docs    the site, in $(OUT)/docs/"
-	@echo "make check   formatting, lint, types"
-	@echo "make bench   speed and memory, each against a named rival"
-	@echo "make format  rewrite the sources in the house format"
-	@echo "make dist    wheel and sdist in dist/"
-	@echo "make release-check  a release but for the upload: built, checked, installed, run"
-	@echo "make clean   remove .venv, $(OUT)/ and caches"
+	@echo "make demo            compare M-cover with its rivals; pictures in $(OUT)/"
+	@echo "make test            all tests but those below, in parallel"
+	@echo "make docs            the site, in $(OUT)/docs/"
+	@echo "make test-browser    the site in headless Chromium"
+	@echo "make test-ecosystem  integrations with the real frameworks"
+	@echo "make test-zoo        models of many libraries, lifted in both routings"
+	@echo "make check           formatting, lint, types, pages of results"
+	@echo "make bench           speed and memory, each against a named rival"
+	@echo "make format          format the sources"
+	@echo "make dist            wheel and sdist in dist/"
+	@echo "make release-check   build, check, install and run a release, without uploading it"
+	@echo "make clean           remove .venv, $(OUT)/ and caches"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp for each set of extras: the package alone, then what networks, tests and checks add.
-$(VENV)/.package: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable .
+# One stamp for each set of dependencies.
+REPRODUCTION := --requirement reproduction/requirements.txt
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable ".[plot,sklearn]"
 	@touch $@
-$(VENV)/.torch: $(VENV)/.package
-	$(PIP) --editable ".[torch,data]"
-	@touch $@
-$(VENV)/.test: $(VENV)/.torch
-	$(PIP) --editable ".[rivals,test]"
+$(VENV)/.test: $(VENV)/.demo reproduction/requirements.txt
+	$(PIP) --editable ".[test]" $(REPRODUCTION)
 	@touch $@
 $(VENV)/.browser: $(VENV)/.test
 	$(PIP) --editable ".[browser]"
@@ -48,21 +46,20 @@ $(VENV)/.zoo: $(VENV)/.test
 $(VENV)/.docs: $(VENV)/.ecosystem
 	$(PIP) --editable ".[docs]"
 	@touch $@
-$(VENV)/.check: $(VENV)/.torch
+$(VENV)/.check: $(VENV)/.test
 	$(PIP) --editable ".[check]"
 	@touch $@
-
-$(VENV)/.release: $(VENV)/.package
+$(VENV)/.release: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[release]"
 	@touch $@
 
-demo: $(VENV)/.torch
+demo: $(VENV)/.demo
 	$(RUN) -m mcover demo --output $(OUT)
 
 test: $(VENV)/.test
 	$(RUN) -m pytest --numprocesses auto
 
-# The browser is the distribution's; playwright only drives it.
+# Chromium comes from the operating system; playwright only controls it.
 test-browser: $(VENV)/.browser
 	@command -v chromium > /dev/null || { \
 	  test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
@@ -70,18 +67,18 @@ test-browser: $(VENV)/.browser
 	         exit 1; }; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install --yes -qq --no-install-recommends chromium; }
-	$(RUN) -m pytest tests/browser
+	@test -f $(OUT)/docs/index.html || { echo "no $(OUT)/docs/index.html: run make docs first"; exit 1; }
+	MCOVER_SITE=$(OUT)/docs $(RUN) -m pytest tests/browser
 
 # Integrations against the real frameworks.
 test-ecosystem: $(VENV)/.ecosystem
-	# Real kills and Ctrl-C meet other people's code at any moment: a test may have a second try.
-	$(RUN) -m pytest tests/ecosystem --numprocesses auto --dist loadgroup --reruns 2
+	$(RUN) -m pytest tests/ecosystem --numprocesses auto --dist loadgroup
 
-# Other people's models, tiny and with random weights: nothing is downloaded but their packages.
+# Models of other libraries, tiny and with random weights; only the packages are downloaded.
 test-zoo: $(VENV)/.zoo
 	$(RUN) -m pytest tests/zoo --numprocesses auto
 
-# Warnings are errors, and every reference must lead somewhere.
+# Warnings are errors, also those about broken references.
 docs: $(VENV)/.docs
 	$(RUN) -m sphinx --fail-on-warning --nitpicky --quiet docs $(OUT)/docs
 	@echo "open $(OUT)/docs/index.html"
@@ -90,9 +87,9 @@ check: $(VENV)/.check
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) results/page.py --check
+	$(RUN) -m reproduction pages --check
 
-bench: $(VENV)/.torch
+bench: $(VENV)/.test
 	$(RUN) bench/import_time.py
 	$(RUN) bench/permutations.py
 	$(RUN) bench/annealing.py
@@ -102,7 +99,6 @@ bench: $(VENV)/.torch
 	$(RUN) bench/first_step.py
 	$(RUN) bench/committee.py
 	$(RUN) bench/sklearn_estimators.py --quick
-	$(RUN) bench/engines.py
 	$(RUN) bench/distributed.py
 
 format: $(VENV)/.check
@@ -113,19 +109,23 @@ dist: $(VENV)/.release
 	rm -rf dist
 	$(RUN) -m build
 
-# The wheel in an environment of its own: by itself, then with what networks need, then under the
-# tests of the unpacked sdist.
+# The wheel in a fresh environment: alone, with pictures, with networks, then under the tests of the
+# unpacked sdist. Pip gets the constraints: it would install GPU packages with torch otherwise.
 FRESH := $(CURDIR)/build/release
 FRESH_PIP := $(FRESH)/bin/$(subst $(VENV)/bin/,,$(PIP))
+SMALL := --n 201 --trials 4 --epochs 3
 TESTS ?= tests
 release-check: dist
 	$(RUN) -m twine check --strict dist/*
 	rm -rf $(FRESH)
 	$(PYTHON) -m venv $(FRESH)
 	$(FRESH_PIP) dist/*.whl
-	cd $(FRESH) && bin/mcover demo --n 201 --trials 4 --output bare
-	$(FRESH_PIP) "$$(echo dist/*.whl)[torch,data,rivals,test]"
-	cd $(FRESH) && bin/mcover demo --n 201 --trials 4 --epochs 3 --output full
+	cd $(FRESH) && bin/mcover demo $(SMALL) --output bare
+	cd $(FRESH) && bin/mcover anneal perceptron --n 201 --output bare/anneal
+	$(FRESH_PIP) "$$(echo dist/*.whl)[plot]"
+	cd $(FRESH) && bin/mcover demo $(SMALL) --output plot && test -f plot/annealing.png
+	$(FRESH_PIP) "$$(echo dist/*.whl)[plot,sklearn,test]" $(REPRODUCTION)
+	cd $(FRESH) && bin/mcover demo $(SMALL) --output full && test -f full/training.png
 	mkdir $(FRESH)/source
 	tar --extract --gzip --strip-components 1 --directory $(FRESH)/source --file dist/*.tar.gz
 	cd $(FRESH)/source && ../bin/python -m pytest $(TESTS) --numprocesses auto
@@ -133,4 +133,4 @@ release-check: dist
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
+	find src reproduction tests bench -name __pycache__ -prune -exec rm -rf {} +

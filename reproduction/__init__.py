@@ -1,1 +1,4 @@
-"""The laboratory: data sets, the paper's models, training, studies, figures and the report."""
+"""The reproduction of the paper: data sets, models, training, studies, figures and results pages.
+
+Run it from a clone: ``python -m reproduction list | run NAME | show NAME | pages``.
+"""

@@ -45,7 +45,7 @@ class PerceptronTrial(Instance):
     """Annealing. Of several reads the one of least energy on the training patterns counts."""
 
     kind: ClassVar[str] = "perceptron"
-    # 1: today's annealer gives the committed rows bit for bit.
+    # 1: tests rerun committed rows, which are equal.
     revision: ClassVar[int] = 1
 
     method: Method = field(default_factory=MCover)
@@ -97,7 +97,7 @@ class MessagePassingTrial(Instance):
     """Approximate message passing on the annealers' instances: what the data alone allow."""
 
     kind: ClassVar[str] = "message-passing"
-    # 1: today's message passing gives the committed rows bit for bit.
+    # 1: tests rerun committed rows, which are equal.
     revision: ClassVar[int] = 1
 
     reinforcement: float = 0.0

@@ -1,13 +1,11 @@
-"""A row: what one trial gave and where it comes from; rows as CSV, which is what is committed."""
+"""A row is the outcome of one trial with one seed. This module defines rows and their CSV form."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
-import platform
-import re
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,62 +13,60 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import mcover
-from mcover.errors import McoverError
-from mcover.files import write_atomic
+from mcover import McoverError
 from mcover.plain import to_plain
 
 Plain = Mapping[str, Any]
 Key = tuple[str, int]
-"""Config and seed: what a row of the store is found by."""
+"""Trial id and seed: the primary key of a row."""
 
-_PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn", "pytorch_optimizer")
-_MOST = 1e100  # beyond, sums and squares of outcomes leave the range of floats
-_NAME = re.compile(r"[a-z][a-z0-9_-]*")
-_LONGEST = 20_000  # characters of a message
-# Control characters, marks that turn or hide text, lone surrogates.
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+_PACKAGES = ("numpy", "numba", "torch")
+COLUMNS = (
+    *("trial", "kind", "settings", "seed", "revision", "status"),
+    *("seconds", "finished", "version", "message"),
 )
+"""The fixed columns of a CSV file; the columns after them are outcomes."""
 
 
 class Trial(Protocol):
-    """A way to compute, as a frozen dataclass: all that decides an outcome but the seed.
+    """A computation as a frozen dataclass. Its fields and a seed determine the outcome.
 
-    It may have ``prepare()``, which is called once before any trial starts and refuses what no
-    trial could do without (data that are not here, a package that is not installed).
+    A trial may have ``prepare()``, which is called once before any trial starts and raises if
+    something is missing that every seed needs (a data set, a package).
     """
 
-    @property
-    def kind(self) -> str:
-        """Name of the class (a ClassVar), by which its outcomes are known."""
+    kind: ClassVar[str]
+    """Name of the class in rows."""
+    revision: ClassVar[int]
+    """Increased by whoever changes the numbers that this kind of trial computes."""
 
     def run(self, seed: int) -> dict[str, float]:
-        """Finite numbers by name."""
+        """Computes the outcome: finite numbers by name."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure that the trials of a cell give together; never without its interval."""
+    """An estimate over the trials of a cell, always shown with its interval."""
 
     outcome: str
     label: str
     how: Literal["mean", "fraction", "tts"] = "mean"
     spec: str = ".4f"
     scale: float = 1.0
-    """What the outcome is multiplied by before it is shown."""
+    """Factor from the stored outcome to the value shown."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the outcomes of a kind of trial say together."""
+    """The metrics of a kind of trial."""
 
     metrics: tuple[Metric, ...]
-    """The first is what figures show and comparisons compare; every row that is done has it."""
+    """Figures and comparisons use the first; every row with status done has it."""
     axis: str
-    """What the first metric is, in words."""
+    """Axis label of the first metric."""
 
 
 _SOLVING = (
@@ -85,7 +81,7 @@ _TIMES_TO_SOLUTION = (
 TIMES_TO_SOLUTION = Kind(
     (*reversed(_TIMES_TO_SOLUTION), _SOLVING[-1]), "time to solution TTS99, core seconds"
 )
-"""Of studies that ask what a solution costs, whatever finds it."""
+"""For studies that compare the cost of a solution across kinds of trial."""
 _TRAINING = (
     Metric("error", "test error of the collapse"),
     Metric("cover_error", "mean error of covers"),
@@ -119,269 +115,183 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def revision_of(trial: Any) -> int:
+    """The current revision of the kind of a trial."""
+    return int(getattr(trial, "revision", 1))
+
+
 def settings_of(trial: Trial) -> dict[str, Any]:
-    """What a row keeps of a trial beside its kind: the fields that differ from their defaults."""
+    """The fields of a trial that differ from their defaults, as plain JSON values."""
     return {name: value for name, value in to_plain(trial).items() if name != "kind"}
 
 
-def config_of(trial: Trial) -> str:
-    """What finds the rows of a trial again."""
-    return config_hash(trial.kind, settings_of(trial))
+def trial_id(trial: Trial) -> str:
+    """Identifies the rows of a trial: a hash of its kind and settings."""
+    return trial_hash(trial.kind, settings_of(trial))
 
 
-def config_hash(kind: str, settings: Plain) -> str:
-    """The same from a kind and its settings."""
+def trial_hash(kind: str, settings: Plain) -> str:
+    """The trial id from a kind and settings."""
     return hashlib.sha256(f"{kind} {canonical(settings)}".encode()).hexdigest()[:20]
 
 
 def canonical(settings: Plain) -> str:
-    """JSON with one spelling for equal settings: sorted names, 2.0 written as 2.
+    """JSON in which equal settings have the same text: sorted names, 2.0 written as 2.
 
     >>> canonical({"b": 2.0, "a": [1.5, None]})
     '{"a":[1.5,null],"b":2}'
     """
-    how: Any = {"sort_keys": True, "separators": (",", ":"), "ensure_ascii": False}
-    try:
-        return json.dumps(_whole(settings), allow_nan=False, **how)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise McoverError(
-            f"settings cannot be written as JSON ({error}); use finite numbers, text, lists and "
-            "dicts, not nested deeply."
-        ) from error
+    return json.dumps(
+        _integers(settings),
+        allow_nan=False,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
 
 
-def _whole(value: Any) -> Any:
+def _integers(value: Any) -> Any:
+    """The value with each integral float replaced by an int."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
-        return {str(name): _whole(of) for name, of in value.items()}
+        return {str(name): _integers(of) for name, of in value.items()}
     if isinstance(value, list | tuple):
-        return [_whole(of) for of in value]
+        return [_integers(of) for of in value]
     return value
 
 
 @dataclass(frozen=True)
 class Row:
-    """One trial."""
+    """The outcome of one trial with one seed."""
 
-    config: str
+    trial_id: str
     """Hash of kind and settings."""
-    seed: int
     kind: str
     settings: Plain = field(hash=False)
-    """All that decided it but the seed."""
+    seed: int
+    revision: int
+    """Revision of the kind of trial when the row was computed."""
     status: Literal["done", "failed"]
-    """Failed where the computation refused, such as a training that diverged."""
-    outcome: Mapping[str, float] = field(hash=False)
-    """Finite numbers by name; empty for a failed trial."""
-    message: str
-    """Why it failed."""
     seconds: float
     finished: str
-    """When, UTC."""
-    origin: Mapping[str, str] = field(hash=False)
-    """Versions of mcover, of its sources, of Python and of packages."""
+    """Time of completion, UTC; empty if unknown."""
+    version: str
+    """Versions of mcover and of the packages that compute."""
+    message: str
+    """Why the trial failed; empty if it is done."""
+    outcome: Mapping[str, float] = field(hash=False)
+    """Finite numbers by name; empty for a failed trial."""
 
     @property
     def key(self) -> Key:
-        return self.config, self.seed
-
-    def agrees(self, other: Row) -> bool:
-        """Whether both say the same of all that both keep; times may differ from run to run.
-
-        A later version may keep more of a trial than an earlier one did.
-        """
-        ours, theirs = _untimed(self.outcome), _untimed(other.outcome)
-        return self.status == other.status and all(
-            ours[name] == theirs[name] for name in ours.keys() & theirs.keys()
-        )
-
-    def __str__(self) -> str:
-        says = self.message or ", ".join(f"{name} = {v:g}" for name, v in self.outcome.items())
-        return f"{self.kind} {self.config} seed {self.seed}, {self.status}: {printable(says)}"
+        return self.trial_id, self.seed
 
 
 def make_row(
     trial: Trial, seed: int, outcome: Mapping[str, float], message: str, seconds: float
 ) -> Row:
-    """The row of a trial that has just ended here; a message means that it failed."""
-    plain = {name: float(value) for name, value in outcome.items()}
-    odd = [f"{name} = {value}" for name, value in plain.items() if not abs(value) <= _MOST]
+    """The row of a trial that has just ended; a message means that it failed."""
+    numbers = {name: float(value) for name, value in outcome.items()}
+    odd = [f"{name} = {value}" for name, value in numbers.items() if not math.isfinite(value)]
     if odd and not message:
         message = f"the outcome is not finite: {', '.join(odd)}"
     return Row(
-        config=config_of(trial),
-        seed=seed,
+        trial_id=trial_id(trial),
         kind=trial.kind,
         settings=settings_of(trial),
+        seed=seed,
+        revision=revision_of(trial),
         status="failed" if message else "done",
-        outcome={} if message else plain,
-        message=printable(message)[:_LONGEST],
         seconds=round(seconds, 4),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        origin=origin(),
+        version=versions(),
+        message=message,
+        outcome={} if message else numbers,
     )
 
 
 def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
-    """Rows by config and seed."""
-    return {row.key: row for row in rows}
+    """Rows by trial id and seed; of rows with the same key the one of the newest revision.
 
-
-@cache
-def origin() -> dict[str, str]:
-    """Versions of what computes here; the sources of mcover as a hash, since no git is needed."""
-    folder = Path(mcover.__file__).parent
-    code = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        code.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    found = {"mcover": mcover.__version__, "code": code.hexdigest()[:12]}
-    found["python"] = platform.python_version()
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
+    Of rows with the same key and revision the last is kept.
+    """
+    found: dict[Key, Row] = {}
+    for row in rows:
+        if row.key not in found or row.revision >= found[row.key].revision:
+            found[row.key] = row
     return found
 
 
-def printable(text: str) -> str:
-    r"""Text that is safe on a terminal: control characters and lone surrogates as escapes.
-
-    >>> printable("a\x1b[31m\r\nb")
-    'a\\x1b[31m\\r\nb'
-    """
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
-
-
-def _untimed(outcome: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in outcome.items() if not name.endswith("seconds")}
-
-
-_TEXTS, _TABLES = ("config", "kind", "status", "message", "finished"), ("settings", "origin")
-
-
-def checked(plain: dict[str, Any]) -> Row:
-    """A row from its fields, whoever wrote them; ValueError says what no row can have."""
-    for names, wanted in ((_TEXTS, str), ((*_TABLES, "outcome"), dict), (("seed",), int)):
-        for name in names:
-            if type(plain[name]) is not wanted:  # True is no number here
-                raise ValueError(f"{name} is {plain[name]!r}, which no row can have")
-    kind, message, facts, seed = (plain[name] for name in ("kind", "message", "origin", "seed"))
-    if not _NAME.fullmatch(kind):
-        raise ValueError(f"kind is {kind!r}, no name of a kind")
-    if not all(isinstance(fact, str) for fact in facts.values()):
-        raise ValueError("the origin is not text")
-    texts = [*(plain[name] for name in _TEXTS), canonical(plain["settings"]), *facts]
-    if any(_CONTROL.search(text) for text in (*texts, *facts.values())):
-        raise ValueError("a text holds control characters")
-    if (other := config_hash(kind, plain["settings"])) != plain["config"]:
-        raise ValueError(f"settings of config {plain['config']} belong to {other}")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"the seed is {seed!r}, not a whole number of 0 or more")
-    outcome = {name: _number(value) for name, value in plain["outcome"].items()}
-    if odd := [name for name in outcome if not _NAME.fullmatch(name)]:
-        raise ValueError(f"{odd[0]!r} is no name of an outcome")
-    needed = KINDS[kind].metrics[0].outcome if kind in KINDS else ""
-    match plain["status"]:
-        case "done":
-            if not outcome or needed not in (*outcome, ""):
-                raise ValueError(f"the trial is done without its outcome {needed}")
-        case "failed":
-            if outcome or not message:
-                raise ValueError("a failed trial has a message and no outcome")
-        case other:
-            raise ValueError(f"status is {other!r}, neither done nor failed")
-    return Row(**plain | {"outcome": outcome, "seconds": _number(plain["seconds"])})
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise ValueError(f"{value!r} is no number")
-    if not abs(value) <= _MOST:
-        raise ValueError(f"{float(value)!r} is not finite, or too large for a mean")
-    return float(value)
-
-
-_WHAT = ["config", "kind", "settings"]
-_COLUMNS = [*_WHAT, "seed", "status", "seconds", "finished", "origin", "message"]
-_OUTCOME = "outcome."
-_FORMULA = tuple("=+-@'\t")  # how cells begin that a spreadsheet would compute, and our mark
+@cache
+def versions() -> str:
+    """Versions of mcover and of the packages that compute, in one short text."""
+    found = [f"mcover {mcover.__version__}"]
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return ", ".join(found)
 
 
 def write_csv(rows: Iterable[Row], path: str | Path) -> int:
-    """Writes rows, by config and seed; returns how many.
+    """Writes rows in the order of kind, trial and seed; returns their number.
 
-    Configs, settings and origins are written where they change and left empty below, which keeps
-    the file small and a diff short. Each outcome has its column, empty for rows that lack it. A
-    message that a spreadsheet would take for a formula has an apostrophe before it.
+    Every line is complete, so that ``pandas.read_csv`` reads the file as it is. Each outcome has a
+    column, which is empty for rows without it.
     """
-    ordered = sorted(rows, key=lambda row: (row.kind, row.config, row.seed))
-    names = sorted({_OUTCOME + name for row in ordered for name in row.outcome})
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, [*_COLUMNS, *names], restval="", lineterminator="\n")
-    writer.writeheader()
-    config, facts = "", None
-    for row in ordered:
-        line = {"seed": row.seed, "status": row.status, "seconds": repr(row.seconds)}
-        line |= {"finished": row.finished, "message": row.message}
-        line |= {_OUTCOME + name: repr(value) for name, value in row.outcome.items()}
-        if row.message.startswith(_FORMULA):
-            line["message"] = f"'{row.message}"
-        if row.config != config:
-            line |= {"config": row.config, "kind": row.kind, "settings": canonical(row.settings)}
-        if row.origin != facts:
-            line["origin"] = canonical(row.origin)
-        writer.writerow(line)
-        config, facts = row.config, row.origin
-    write_atomic(path, file.getvalue().encode())
+    ordered = sorted(rows, key=lambda row: (row.kind, row.trial_id, row.seed))
+    names = sorted({name for row in ordered for name in row.outcome})
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*COLUMNS, *names])
+        for row in ordered:
+            numbers = [repr(row.outcome[name]) if name in row.outcome else "" for name in names]
+            writer.writerow(
+                [
+                    *(row.trial_id, row.kind, canonical(row.settings), row.seed, row.revision),
+                    *(row.status, repr(row.seconds), row.finished, row.version, row.message),
+                    *numbers,
+                ]
+            )
     return len(ordered)
 
 
 def read_csv(path: str | Path) -> list[Row]:
-    """Reads what :func:`write_csv` wrote; anything else is refused, with the line it is on."""
-    found: dict[Key, Row] = {}
+    """Reads a file that :func:`write_csv` wrote."""
+    csv.field_size_limit(2**27)  # a message may hold a long traceback
     if not Path(path).is_file():
-        raise McoverError(f"{path} is not a file; write one that 'mcover study export' wrote.")
+        raise McoverError(f"{path} is not a file; give a CSV file of rows.")
     with Path(path).open(newline="", encoding="utf-8") as file:
-        lines = csv.DictReader(file, strict=True)
-        try:
-            _check_header(list(lines.fieldnames or []))
-            above: dict[str, str] = {}
-            for texts in lines:
-                if None in texts or None in texts.values():
-                    raise ValueError("it has more or fewer columns than the header")
-                changed = (_WHAT if texts["config"] else []) + ["origin"] * bool(texts["origin"])
-                above |= {name: texts[name] for name in changed}
-                row = _row(texts | above)
-                known = found.setdefault(row.key, row)
-                if not known.agrees(row):
-                    raise ValueError(f"the same trial twice:\n{known}\n{row}\n")
-        except (ValueError, csv.Error) as error:  # what cannot be decoded is a ValueError, too
+        lines = csv.reader(file)
+        header = next(lines, [])
+        if tuple(header[: len(COLUMNS)]) != COLUMNS:
             raise McoverError(
-                f"{path}, line {lines.line_num}: {error}; nothing was imported. Write a file that "
-                "'mcover study export' wrote."
+                f"{path} has the columns {', '.join(header)[:300] or 'of an empty file'}; a CSV "
+                f"file of rows starts with {', '.join(COLUMNS)}."
+            )
+        try:
+            return [_row(line, header[len(COLUMNS) :]) for line in lines]
+        except (ValueError, csv.Error) as error:
+            raise McoverError(
+                f"{path}, line {lines.line_num}: {error}; restore the file or remove the line."
             ) from error
-    return list(found.values())
 
 
-def _check_header(header: list[str]) -> None:
-    fixed, free = header[: len(_COLUMNS)], header[len(_COLUMNS) :]
-    foreign = [name for name in free if not name.startswith(_OUTCOME)]
-    if fixed != _COLUMNS or foreign or len(set(header)) != len(header):
-        seen = printable(", ".join(header))[:500] or "none"
-        raise ValueError(
-            f"this is not a table of trials: its columns are {seen}, not {', '.join(_COLUMNS)} and "
-            f"then {_OUTCOME}NAME"
-        )
-
-
-def _row(texts: dict[str, str]) -> Row:
-    plain: dict[str, Any] = {name: texts[name] for name in _COLUMNS}
-    outcomes = {name.removeprefix(_OUTCOME): texts[name] for name in texts if name not in plain}
-    try:
-        plain |= {name: json.loads(plain[name] or "null") for name in _TABLES}
-    except RecursionError as error:
-        raise ValueError("JSON is nested too deeply") from error
-    plain |= {"seed": int(plain["seed"]), "seconds": float(plain["seconds"])}
-    plain["message"] = plain["message"].removeprefix("'")
-    plain["outcome"] = {name: float(text) for name, text in outcomes.items() if text}
-    return checked(plain)
+def _row(line: list[str], names: list[str]) -> Row:
+    if len(line) != len(COLUMNS) + len(names):
+        raise ValueError(f"{len(line)} columns instead of {len(COLUMNS) + len(names)}")
+    text = dict(zip(COLUMNS, line, strict=False))
+    status: Any = text["status"]
+    return Row(
+        trial_id=text["trial"],
+        kind=text["kind"],
+        settings=json.loads(text["settings"]),
+        seed=int(text["seed"]),
+        revision=int(text["revision"]),
+        status=status,
+        seconds=float(text["seconds"]),
+        finished=text["finished"],
+        version=text["version"],
+        message=text["message"],
+        outcome={n: float(v) for n, v in zip(names, line[len(COLUMNS) :], strict=True) if v},
+    )

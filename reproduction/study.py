@@ -1,6 +1,6 @@
-"""A study: a table or figure of the paper as a frozen value, and what of it is still to run.
+"""A study is a table or figure as a frozen value; a plan says which of its trials are missing.
 
-It is made of cells, each a way to compute that is repeated with many seeds.
+A study consists of cells. A cell is a trial that is repeated with several seeds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mcover import statistics
-from mcover.checks import check_choice, check_int
-from mcover.errors import McoverError
-from reproduction.rows import Key, Kind, Plain, Row, Trial, config_of
+from mcover import McoverError, statistics
+from reproduction.rows import Key, Kind, Plain, Row, Trial, trial_id
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -53,28 +51,27 @@ PUBLISHED: dict[tuple[str, str], Published] = {
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One way to compute, and where its outcome belongs in the picture of a study.
+    """A trial, its number of seeds, and its place in the tables and figures of a study.
 
-    Two cells of equal trials are the same computation, whatever they are called and in whichever
-    study they are: they share their rows.
+    Cells with equal trials share their rows, also across studies.
     """
 
     trial: Trial
     series: str
-    """Method or line it belongs to."""
+    """Name of its line or method."""
     panel: str = ""
     x: float | None = None
-    """Place on the axis, for studies that sweep something."""
+    """Value on the x axis, in studies with a sweep."""
     trials: int = 1
-    """Seeds 0 … trials − 1; a seed gives the same instance to every cell."""
+    """Number of seeds, from 0; a seed gives every cell the same instance."""
     choices: Mapping[str, Trial] = field(default_factory=dict)
-    """Candidates by label: where given, the trial is that of the one that wins (`Choosing`)."""
+    """Candidates by label. If given, `Choosing` selects the trial among them."""
     tried_on: Plain = field(default_factory=dict)
-    """Fields of a candidate's trial that differ further while it is tried, e.g. fewer images."""
+    """More fields that are replaced while candidates are compared, e.g. fewer images."""
     chosen: str = ""
-    """Label of the candidate that won."""
+    """Label of the selected candidate."""
     published: Published | None = None
-    """What the paper states for this very computation."""
+    """The value in the paper for this computation."""
 
     @property
     def kind(self) -> str:
@@ -91,20 +88,20 @@ class Cell:
         return self.series if self.x is None else f"{self.series} at {self.x:g}"
 
     @cached_property
-    def config(self) -> str:
+    def trial_id(self) -> str:
         """Hash of the trial."""
-        return config_of(self.trial)
+        return trial_id(self.trial)
 
 
 Cells = tuple[Cell, ...]
 Pending = tuple[Cell, int]
-"""A cell and a seed: one run of its trial."""
+"""A cell and a seed: one row to compute."""
 
 
 def panel_cells(
     lines: Mapping[str, Trial], panel: str, trials: int, beside_paper: bool = False
 ) -> Cells:
-    """A cell for each line of a panel, perhaps beside what the paper states for it."""
+    """A cell for each line of a panel, optionally with the value in the paper."""
     known = PUBLISHED if beside_paper else {}
     return tuple(
         Cell(trial, series, panel, trials=trials, published=known.get((panel, series)))
@@ -114,13 +111,13 @@ def panel_cells(
 
 @dataclass(frozen=True)
 class Choosing:
-    """How strengths are chosen: on data of their own, with seeds that no test has."""
+    """How a candidate is selected: on held-out data, with seeds that no test uses."""
 
     extra: Plain = field(default_factory=lambda: {"validation": 5000})
-    """Fields of a candidate's trial that differ while it is tried: images held out of training."""
+    """Fields that are replaced while candidates are compared: held-out images."""
     outcome: str = "error"
     how: Literal["mean", "tts"] = "mean"
-    """The candidate wins whose outcome has the least mean, or, as a cost, gives the least TTS99."""
+    """The candidate with the least mean outcome is selected, or the one with the least TTS99."""
     seeds: int = 3
     first_seed: int = 1000
 
@@ -129,9 +126,10 @@ class Choosing:
         return range(self.first_seed, self.first_seed + self.seeds)
 
     def score(self, tried: Sequence[Row]) -> tuple[float, float]:
-        """What a candidate is judged by, less is better; one that failed with any seed is last.
+        """The score of a candidate; less is better. A candidate with a failed row comes last.
 
-        Where none of the candidates solved anything, the dearest of them wins: its chance is best.
+        If no candidate solved anything, the most expensive one is selected: it is the most likely
+        to solve an instance.
         """
         if not all(self.outcome in row.outcome for row in tried):
             return math.inf, math.inf
@@ -142,7 +140,7 @@ class Choosing:
         return _time_to_solution(solved, tuple(found)), -float(np.mean(found))
 
 
-@lru_cache(maxsize=10_000)  # a run asks again and again, while rows come in
+@lru_cache(maxsize=10_000)  # asked again whenever rows arrive
 def _time_to_solution(solved: tuple[bool, ...], costs: tuple[float, ...]) -> float:
     return statistics.time_to_solution(solved, costs).value
 
@@ -152,98 +150,99 @@ class Study:
     """One table or figure."""
 
     name: str
-    """As the command line has it."""
+    """Name on the command line."""
     title: str
     source: str
-    """What of the paper it is."""
+    """The part of the paper that it reproduces."""
     about: str
-    """What is computed, and where that departs from the paper."""
+    """What is computed, and how it differs from the paper."""
     cells: Mapping[Scale, Cells]
     contrasts: tuple[tuple[str, ...], ...] = ()
-    """Series that are compared wherever they are: the first minus each of the others."""
+    """Series that are compared in every panel: the first minus each of the others."""
     rivals: tuple[str, ...] = ()
-    """Series whose better one, of less mean outcome in a cell, gains are measured over."""
+    """Gains are measured over the series of least mean outcome among these."""
     gains: tuple[str, ...] = ()
-    """Series whose gains are tested; of the others they are drawn only."""
+    """Series whose gains are tested; the gains of other series are only drawn."""
     picture: Literal["lines", "outcomes", "growth", "times", "gain"] = "lines"
     shows: Kind | None = None
-    """What is shown in place of what its kinds of trial show (`rows.KINDS`)."""
+    """Metrics that replace those of the kinds of trial (`rows.KINDS`)."""
     x_label: str = ""
-    """What is swept."""
+    """Label of the swept quantity."""
     x_log: bool = False
     choosing: Mapping[Scale, Choosing] = field(default_factory=dict)
-    """How candidates are chosen, where cells have them."""
+    """How candidates are selected at each scale."""
     growth: Mapping[tuple[str, str], tuple[str, Callable[[float], float]]] = field(
         default_factory=dict
     )
-    """Of costs: the paper's formula of each (panel, series), in words and as a function of x."""
+    """The paper's formula of the cost for (panel, series), as text and as a function of x."""
 
     def plan(self, scale: Scale, trials: int | None = None, only: str = "") -> Plan:
-        """What to run at a scale, perhaps with another number of trials or only some cells."""
+        """The plan of a scale, optionally with another number of trials or fewer cells."""
         return Plan(self.at(scale, trials, only), self.choosing.get(scale, Choosing()))
 
     def at(self, scale: Scale, trials: int | None = None, only: str = "") -> Cells:
-        """The cells of a scale, with another number of trials or only those named so."""
-        cells = self.cells[check_choice("scale", scale, SCALES)]
+        """The cells of a scale whose label contains ``only``."""
+        if scale not in SCALES:
+            raise McoverError(f"scale is {scale!r}; write one of {', '.join(SCALES)}.")
+        cells = self.cells[scale]
         if trials is not None:
-            count = check_int("trials", trials, 1)
-            cells = tuple(replace(cell, trials=count) for cell in cells)
+            if trials < 1:
+                raise McoverError(f"trials is {trials}; write an integer of at least 1.")
+            cells = tuple(replace(cell, trials=trials) for cell in cells)
         cells = tuple(cell for cell in cells if only.lower() in cell.label.lower())
         if not cells:
             raise McoverError(
-                f"no cell of {self.name} at scale {scale} has {only!r} in its name; "
-                f"'mcover study show {self.name} --scale {scale}' lists them."
+                f"no cell of {self.name} at scale {scale} has {only!r} in its label; its "
+                f"labels are {'; '.join(cell.label for cell in self.cells[scale])[:500]}."
             )
         return cells
 
 
 def at_scales(make: Callable[..., Cells], **given: tuple[Any, ...]) -> dict[Scale, Cells]:
-    """The cells of each scale, made of its name and of what is given for it."""
+    """The cells of each scale: ``make`` called with the scale and the arguments for it."""
     return {scale: make(scale, *given[scale]) for scale in SCALES}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells to fill, and how strengths are chosen where a cell has candidates."""
+    """The cells to compute, and how candidates are selected."""
 
     cells: Cells
     choosing: Choosing = Choosing()
 
-    def configs(self) -> set[str]:
-        """All configs that rows of this plan may have, candidates included."""
-        trials = [one for cell in self.cells for one in (cell.choices.values() or [cell.trial])]
-        return {config_of(trial) for trial in trials} | {cell.config for cell, _ in self._tries}
+    def trials(self) -> dict[str, Trial]:
+        """All trials of this plan by their id, including every candidate."""
+        given = [one for cell in self.cells for one in (cell.choices.values() or [cell.trial])]
+        tried = [cell.trial for cell, _ in self._tries]
+        return {trial_id(trial): trial for trial in (*given, *tried)}
 
     def pending(self, rows: Rows) -> list[Pending]:
-        """All runs that can be named, each once, whether their rows are there or not.
+        """All rows of the plan that are known so far, each once, computed or not.
 
-        Tests come first and seed by seed, so that a study that is stopped is paired as far as it
-        went; tests of a cell with candidates can be named once all of them have been tried.
+        Tests come first, seed by seed, so that the rows of an interrupted run are paired. The tests
+        of a cell with candidates are known once all of its candidates have been compared.
         """
         ready = [cell for cell in (self.resolve(cell, rows) for cell in self.cells) if cell]
         seeds = range(max((cell.trials for cell in ready), default=0))
         tests = [(cell, seed) for seed in seeds for cell in ready if seed < cell.trials]
         unique: dict[Key, Pending] = {}
         for cell, seed in tests + self._tries:
-            unique.setdefault((cell.config, seed), (cell, seed))
+            unique.setdefault((cell.trial_id, seed), (cell, seed))
         return list(unique.values())
 
     def missing(self, rows: Rows) -> list[Pending]:
-        """The runs that can start now and are not there."""
-        return [one for one in self.pending(rows) if (one[0].config, one[1]) not in rows]
+        """The rows that can be computed now and are not in ``rows``."""
+        return [one for one in self.pending(rows) if (one[0].trial_id, one[1]) not in rows]
 
     def progress(self, rows: Rows) -> tuple[int, int]:
-        """Runs that are there, and runs in all, also those that cannot be named yet."""
-        named = self.pending(rows)
-        unnamed = sum(cell.trials for cell in self.cells if self.resolve(cell, rows) is None)
-        done = sum((cell.config, seed) in rows for cell, seed in named)
-        return done, len(named) + unnamed
+        """Number of computed rows and of all rows, including those not known yet."""
+        known = self.pending(rows)
+        unknown = sum(cell.trials for cell in self.cells if self.resolve(cell, rows) is None)
+        done = sum((cell.trial_id, seed) in rows for cell, seed in known)
+        return done, len(known) + unknown
 
     def resolve(self, cell: Cell, rows: Rows) -> Cell | None:
-        """The cell with its trial chosen; None while candidates are missing.
-
-        A candidate that failed with any seed does not win.
-        """
+        """The cell with its selected trial; None while rows of candidates are missing."""
         if not cell.choices:
             return cell
         scores = {}
@@ -255,15 +254,17 @@ class Plan:
         return replace(cell, trial=cell.choices[best], chosen=best)
 
     def tried(self, cell: Cell, rows: Rows) -> dict[str, list[Row]]:
-        """The rows that each candidate is judged by."""
+        """The rows by which each candidate is scored."""
         return {
-            label: [rows[one.config, s] for s in self.choosing.own_seeds if (one.config, s) in rows]
+            label: [
+                rows[one.trial_id, s] for s in self.choosing.own_seeds if (one.trial_id, s) in rows
+            ]
             for label, one in self._candidates[cell.label].items()
         }
 
     @cached_property
     def _candidates(self) -> dict[str, dict[str, Cell]]:
-        """The candidates of each cell as cells of their own, as they are tried."""
+        """The candidates of each cell as cells of their own, on held-out data."""
 
         def as_tried(trial: Any, cell: Cell) -> Cell:
             extra = {**self.choosing.extra, **cell.tried_on}

@@ -176,13 +176,13 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
     """All that a study says; every row of a cell counts, also beyond the trials that were asked."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows.values(), key=lambda row: row.seed):
-        found.setdefault((row.config, row.status), []).append(row)
+        found.setdefault((row.trial_id, row.status), []).append(row)
 
     def point(cell: Cell) -> Point:
         # What a trial was chosen by is no test of it.
         used = plan.choosing.own_seeds if cell.choices else ()
         done, failed = (
-            tuple(row for row in found.get((cell.config, how), ()) if row.seed not in used)
+            tuple(row for row in found.get((cell.trial_id, how), ()) if row.seed not in used)
             for how in ("done", "failed")
         )
         return Point(cell, done, failed, study.shows)

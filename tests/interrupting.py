@@ -12,10 +12,10 @@ from pathlib import Path
 def interruptible(
     arguments: list[str], folder: Path, group: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process that hears Ctrl-C even where the tests themselves were started without it.
+    """A process that receives Ctrl-C even if the tests themselves ignore it.
 
-    Shells start background jobs with the interrupt ignored, and children inherit that. Whatever
-    happens, the process does not outlive two minutes.
+    Shells start background jobs with SIGINT ignored, and children inherit that. The process is
+    killed after two minutes at the latest.
     """
     process = subprocess.Popen(
         arguments,

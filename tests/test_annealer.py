@@ -443,8 +443,15 @@ def test_narrow_integers_do_not_overflow():
     same(anneal(PROBLEM, narrow, num_sweeps=np.int8(5), num_reads=np.uint8(3), seed=0), plain)
 
 
-def test_the_progress_line_fits_a_terminal():
-    """Beside 28 columns of bar, percentage and time left."""
+def test_the_progress_bar_ends_at_100_percent_with_the_last_status(capsys):
+    anneal(PROBLEM, MCover(bank=2), num_sweeps=20, num_reads=2, seed=0, progress=True)
+    last = capsys.readouterr().err.replace("\r", "\n").strip().splitlines()[-1]
+    assert last.lstrip().startswith("100%")
+    assert "reads 2/2" in last
+
+
+def test_the_status_fits_a_terminal():
+    """80 columns less 28 for the percentage, the bar and the time left."""
     status = AnnealStatus(100, 100, 0.5, 0.00123, 0.01234, 1.0, 10.0, 10.0)
     assert len(str(status)) <= 52
 
@@ -465,15 +472,3 @@ def test_user_data_needs_no_teacher():
         result = anneal(problem, MCover(2, bank=3), num_sweeps=30, seed=0)
         assert np.isnan(result.generalization_error).all()
         assert result.training_errors[0] == problem.training_errors(result.collapsed_sign)[0]
-
-
-def test_importing_asks_for_no_memory_limit():
-    code = "import mcover, sys; print('psutil' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | {VARIABLE: "a lot"},
-        check=True,
-    )
-    assert done.stdout.strip() == "False"

@@ -1,3 +1,5 @@
+"""The commands as a user types them: what they print, write and refuse."""
+
 import signal
 import subprocess
 import sys
@@ -8,99 +10,62 @@ import pytest
 
 import mcover
 from interrupting import interruptible
-from mcover import RSA, GaussianRing, LinearSchedule, MCover, Torus, Uniform, Vanilla
-from mcover.annealing import AnnealResult
+from mcover import RSA, GaussianRing, LinearSchedule, MCover, Uniform, Vanilla
+from mcover.annealing import AnnealResult, BetaSchedule, CustomSchedule, GeometricSchedule
+from mcover.checks import cpus, memory_limit
 from mcover.cli import main
-from mcover.cli.main import spell_schedule
 
 PNG = b"\x89PNG"
+SHORT = ["--schedule", "linear:0.4:0.01:0.01"]
+
+
+def ended(words, capsys):
+    """Exit code and text of a command that ends by itself."""
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    captured = capsys.readouterr()
+    return stop.value.code, captured.out + captured.err
 
 
 def test_version_is_the_packages(capsys):
-    main(["--version"])
-    assert capsys.readouterr().out.strip() == f"mcover {mcover.__version__}"
+    assert ended("--version", capsys) == (0, f"mcover {mcover.__version__}\n")
     assert version("mcover") == mcover.__version__
 
 
-def test_help_lists_the_verbs(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["--help"])
-    assert stop.value.code == 0
-    assert "topology" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
-    "words",
+    ("words", "expected"),
     [
-        "ring --sigma 1.5 --shift 2 --covers 12",
-        "uniform --covers 3",
-        "identity --covers 1",
-        "band --width 2 --one-sided",
-        "chain --sigma 0.8",
-        "blocks --count 4",
-        "torus --rows 2 --cols 3",
-        "ring --covers 30",
+        ("--help", ("demo", "anneal")),
+        ("demo --help", ("--trials", "--epochs")),
+        ("anneal --help", ("perceptron", "committee", "data")),
+        ("anneal perceptron --help", ("{mcover,rsa,vanilla}", "--bank N", "(10)", "--alpha")),
+        ("anneal data --help", ("FILE", "patterns (P, N)")),
     ],
 )
-def test_topology_prints_its_facts_and_draws(words, tmp_path, capsys):
-    picture = tmp_path / "new" / "topology.png"
-    main(["topology", *words.split(), "--output", str(picture)])
-    printed = capsys.readouterr().out
-    assert "spectral gap" in printed
-    assert "effective width" in printed
-    assert picture.read_bytes().startswith(PNG)
-
-
-def test_topology_from_a_file(tmp_path, capsys):
-    kernel = tmp_path / "kernel.csv"
-    kernel.write_text("1, 2\n3, 4\n")
-    arguments = ["--matrix", str(kernel), "--output", str(tmp_path / "t.pdf")]
-    main(["topology", "custom", *arguments])
-    assert "2 covers" in capsys.readouterr().out
-    assert (tmp_path / "t.pdf").read_bytes().startswith(b"%PDF")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("topology ring --covers 0", "covers is 0"),
-        ("topology torus --rows 2 --cols 3 --covers 5", "write covers=6"),
-        ("topology ring --output t.doc", "end the name in one of"),
-        ("topology custom --matrix missing.txt", "cannot read a matrix"),
-        ("topology ring --sigma -1", "--sigma is -1"),
-    ],
-)
-def test_bad_input_ends_with_a_message_and_not_a_traceback(words, message, tmp_path):
-    arguments = [sys.executable, "-m", "mcover", *words.split()]
-    done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 2
-    assert message in " ".join((done.stdout + done.stderr).replace("│", " ").split())
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
+def test_help_names_commands_options_and_defaults(words, expected, capsys):
+    code, printed = ended(words, capsys)
+    assert code == 0
+    assert all(word in printed for word in expected)
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_import_is_light():
-    """Neither a compiler nor plots nor torch are loaded before they are used."""
-    code = (
-        "import sys, mcover; "
-        "print([m for m in ('torch', 'numba', 'scipy', 'matplotlib', 'tyro') if m in sys.modules])"
-    )
+    """Compilers, plots, progress bars and torch are imported when they are used."""
+    heavy = ("torch", "numba", "scipy", "matplotlib", "tqdm")
+    code = f"import sys, mcover; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-SHORT = ["--schedule", "linear:0.4:0.01:0.01"]
-
-
 def test_anneal_prints_a_summary_and_writes_result_and_picture(tmp_path, capsys):
-    words = "anneal perceptron --n 51 --alpha 2 --reads 3 mcover --bank 4 ring --sigma 3 --shift 2"
-    target = tmp_path / "new" / "run"
-    main([*words.split(), *SHORT, "--output", str(target)])
+    words = "anneal perceptron --n 51 --alpha 2 --reads 3 --bank 4 --sigma 3 --output"
+    main([*words.split(), str(tmp_path / "new" / "run"), *SHORT])
     printed = capsys.readouterr().out
     for word in ("102 patterns of 51 inputs", "solved", "generalization error", "3 reads"):
         assert word in printed
-    assert target.with_suffix(".png").read_bytes().startswith(PNG)
-    result = AnnealResult.load(target.with_suffix(".npz"))
+    assert max(map(len, printed.replace(str(tmp_path), "").splitlines())) <= 80
+    assert (tmp_path / "new" / "run.png").read_bytes().startswith(PNG)
+    result = AnnealResult.load(tmp_path / "new" / "run.npz")
     assert result.weights.shape == (3, 3, 51)
     assert result.options.method == MCover(3, GaussianRing(3, shift=2), bank=4)
     assert result.options.schedule == LinearSchedule(0.4, 0.01, 0.01)
@@ -110,40 +75,55 @@ def test_anneal_prints_a_summary_and_writes_result_and_picture(tmp_path, capsys)
     ("words", "method", "schedule"),
     [
         (
-            "committee --n 11 --hidden 3 --alpha 2 mcover --covers 2 --bank none uniform",
+            "committee --n 11 --hidden 3 --covers 2 --bank none --topology uniform"
+            " --schedule linear:0.4:0.2:0.1",
             MCover(2, Uniform(), bank=None),
-            "linear:0.4:0.2:0.1",
+            LinearSchedule(0.4, 0.2, 0.1),
         ),
         (
-            "perceptron --n 20 --alpha 1 rsa --coupling 0.5 --coupling-growth 0.01",
+            "perceptron --method rsa --coupling 0.5 --coupling-growth 0.01 --n 20"
+            " --schedule geometric:0.4:0.01:20",
             RSA(coupling=0.5, coupling_growth=0.01),
-            "geometric:0.4:0.01:20",
+            GeometricSchedule(0.4, 0.01, 20),
         ),
-        ("perceptron --n 20 --order sequential vanilla", Vanilla(), "beta:0.4:0.01:20:2"),
-        ("perceptron --n 20 --rule metropolis --energy errors", MCover(), "custom:0.4:0.1"),
         (
-            "perceptron --n 20 --redraw-every 5 --stop-at-zero --workers 1 --shift 1",
-            MCover(topology=GaussianRing(1.5, shift=1), redraw_every=5),
-            "linear:0.4:0.01:0.01",
+            "perceptron --n 20 --method vanilla --order sequential --schedule beta:0.4:0.01:20:2",
+            Vanilla(),
+            BetaSchedule(0.4, 0.01, 20, 2),
         ),
-        ("perceptron --n 20 mcover torus --rows 3 --cols 1", MCover(3, Torus(3, 1)), "beta:1:1:2"),
+        (
+            "perceptron --n 20 --rule metropolis --energy errors --schedule custom:0.4:0.1",
+            MCover(),
+            CustomSchedule((0.4, 0.1)),
+        ),
+        (
+            "perceptron --n 20 --redraw-every 5 --stop-at-zero --workers 1 --shift 1"
+            " --schedule custom:0.2",
+            MCover(topology=GaussianRing(1.5, shift=1), redraw_every=5),
+            CustomSchedule((0.2,)),
+        ),
     ],
 )
 def test_anneal_takes_every_option(words, method, schedule, tmp_path):
-    more = ["--reads", "2", "--schedule", schedule, "--output", str(tmp_path / "run")]
-    main(["anneal", *words.split(), *more])
+    main(["anneal", *words.split(), "--reads", "2", "--output", str(tmp_path / "run")])
     result = AnnealResult.load(tmp_path / "run.npz")
     assert len(result.energy) == 2
     assert result.options.method == method
-    assert spell_schedule(result.options.schedule).startswith(schedule)
+    assert result.options.schedule == schedule
+    assert result.options.stop_at_zero == ("--stop-at-zero" in words)
+    assert result.options.energy == ("errors" if "errors" in words else "linear")
+
+
+def test_anneal_without_options_has_the_defaults_of_the_library(tmp_path):
+    main(f"anneal perceptron --n 21 --reads 1 --output {tmp_path}/run".split())
+    assert AnnealResult.load(tmp_path / "run.npz").options == mcover.annealing.AnnealOptions()
 
 
 def test_anneal_reads_your_own_data(tmp_path, capsys):
     rng = np.random.default_rng(0)
     file = tmp_path / "data.npz"
     np.savez(file, patterns=rng.choice([-1, 1], (40, 9)), labels=rng.choice([-1, 1], 40))
-    arguments = ["--file", str(file), *SHORT, "--output", str(tmp_path / "run")]
-    main(["anneal", "data", *arguments, "--bank", "3"])
+    main(["anneal", "data", str(file), *SHORT, "--output", str(tmp_path / "run"), "--bank", "3"])
     printed = capsys.readouterr().out
     assert "40 patterns of 9 inputs" in printed
     assert "teacher" not in printed
@@ -152,98 +132,120 @@ def test_anneal_reads_your_own_data(tmp_path, capsys):
 def test_demo_compares_the_methods(tmp_path, capsys):
     main(f"demo --n 41 --alpha 2 --trials 3 --epochs 1 --output {tmp_path}".split())
     printed = capsys.readouterr().out
-    for word in ("vanilla", "RSA", "M-cover", "n = 3 trials each", "TTS99"):
+    for word in ("vanilla", "RSA", "M-cover", "3 teachers", "TTS99", "collapse of 4 covers"):
         assert word in printed
     for name in ("topology.png", "annealing.png", "training.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)
 
 
-def test_ctrl_c_ends_with_130_and_averages_no_unfinished_read(tmp_path):
+def test_without_optional_packages_the_commands_name_the_extras(tmp_path, capsys, monkeypatch):
+    for module in ("mcover.cli.demo", "mcover.cli.tables"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
+    main(f"demo --n 21 --trials 2 --output {tmp_path}".split())
+    main(["anneal", "perceptron", "--n", "21", *SHORT, "--output", str(tmp_path / "run")])
+    printed = capsys.readouterr().out
+    assert printed.count("pip install 'mcover[plot]'") == 3
+    assert "pip install 'mcover[sklearn]'" in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_figures_without_matplotlib_name_the_extra(monkeypatch):
+    from mcover.figures import topology_figure
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'mcover\[plot\]'"):
+        topology_figure(Uniform(), 3)
+
+
+def test_ctrl_c_ends_with_130_and_writes_what_was_reached(tmp_path):
     words = "anneal perceptron --n 801 --schedule linear:0.4:0.01:1e-6 --reads 2 --output run"
-    arguments = [sys.executable, "-m", "mcover", *words.split()]
-    with interruptible(arguments, tmp_path) as process:
-        assert "1266 patterns" in process.stdout.readline()
-        while "starting" in (line := process.stdout.readline()):
-            pass  # the progress of a read that has not begun
-        assert "accepted" in line
+    with interruptible([sys.executable, "-m", "mcover", *words.split()], tmp_path) as process:
+        seen = ""
+        while "accepted" not in seen:  # a read has begun
+            seen += process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         printed = process.stdout.read()
     assert process.returncode == 130
     assert "interrupted: 0 of 2 reads were finished" in printed
     assert "generalization error" not in printed
+    assert "Traceback" not in printed
     result = AnnealResult.load(tmp_path / "run.npz")
     assert result.interrupted
     assert not result.finished.any()
 
 
 def test_one_read_has_no_interval(tmp_path, capsys):
-    words = "anneal perceptron --n 21 --alpha 2 --reads 1 vanilla --output"
+    words = "anneal perceptron --n 21 --alpha 2 --reads 1 --method vanilla --output"
     main([*words.split(), str(tmp_path / "run"), *SHORT])
     (line,) = [one for one in capsys.readouterr().out.splitlines() if "teacher overlap" in one]
     assert "[–]" in line
 
 
-def test_help_of_anneal_is_readable(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["anneal", "--help"])
-    assert stop.value.code == 0
-    printed = capsys.readouterr().out
-    for word in ("--schedule", "--covers", "• perceptron", "• mcover", "• rsa", "• vanilla"):
-        assert word in printed
-    for word in ("{None}", "tyro", ":func:", "``"):
-        assert word not in printed
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("perceptron --n 0", "--n is 0"),
-        ("perceptron --alpha -1", "--alpha is -1.0"),
-        ("perceptron --n 20 --bank 30", "at most 20"),
-        ("perceptron --schedule linear:0.1:0.4:0.1", "write start ≥ stop"),
-        ("perceptron --schedule linear:0.4:0", "stop is 0.0"),
-        ("perceptron --schedule spiral:0.4", "write linear:START:STOP:STEP"),
-        ("perceptron --schedule geometric:0.4:0.1:1.5", "write linear:START:STOP:STEP"),
-        ("perceptron --sigma 0", "--sigma is 0"),
-        ("perceptron --reads 0", "--reads is 0"),
-        ("perceptron --seed -1", "--seed is -1"),
-        ("perceptron --output .", "--output is '.'; write the path of a file"),
-        ("perceptron mcover custom --matrix missing.txt", "cannot read a matrix"),
-        ("perceptron rsa --coupling 301", "--coupling is 301"),
-        ("perceptron rsa --bank 3", "--bank"),
-        ("data --file missing.npz", "cannot read missing.npz"),
+        ("anneal perceptron --n 0", "n is 0"),
+        ("anneal perceptron --alpha -1", "alpha is -1.0"),
+        ("anneal perceptron --n 20 --bank 30", "at most 20"),
+        ("anneal perceptron --bank few", "invalid integer or none value: 'few'"),
+        ("anneal perceptron --schedule linear:0.1:0.4:0.1", "write start ≥ stop"),
+        ("anneal perceptron --schedule linear:0.4:0", "stop is 0.0"),
+        ("anneal perceptron --schedule spiral:0.4", "write linear:START:STOP:STEP"),
+        ("anneal perceptron --schedule geometric:0.4:0.1:1.5", "write linear:START:STOP:STEP"),
+        ("anneal perceptron --sigma 0", "--sigma is 0"),
+        ("anneal perceptron --reads 0", "--reads is 0"),
+        ("anneal perceptron --workers 0", "--workers is 0"),
+        ("anneal perceptron --seed -1", "--seed is -1"),
+        ("anneal perceptron --output .", "--output is '.'; write the path of a file"),
+        ("anneal perceptron --method rsa --coupling 301", "--coupling is 301"),
+        ("anneal perceptron --method rsa --bank 3", "--method rsa has no --bank; leave it out"),
+        ("anneal perceptron --method vanilla --sigma 3", "has no --sigma; leave it out"),
+        ("anneal perceptron --topology uniform --sigma 3", "--topology uniform has no --sigma"),
+        ("anneal data missing.npz", "cannot read missing.npz"),
+        ("demo --trials 0", "--trials is 0"),
+        ("demo --n 0", "--n is 0"),
+        ("train", "invalid choice: 'train'"),
+        ("", "required: COMMAND"),
     ],
 )
-def test_bad_annealing_requests_end_with_a_message(words, message, tmp_path, capsys, monkeypatch):
+def test_bad_requests_end_with_2_and_a_message(words, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        main(["anneal", *words.split()])
-    assert stop.value.code == 2
-    captured = capsys.readouterr()
-    assert message in " ".join((captured.out + captured.err).split())
-    assert "compiling" not in captured.err
+    code, printed = ended(words, capsys)
+    assert code == 2
+    assert message in " ".join(printed.split())
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "npy"])
+@pytest.mark.parametrize("damage", ["cut", "text", "no labels"])
 def test_data_that_cannot_be_read_is_refused(damage, tmp_path, capsys):
     file = tmp_path / "data.npz"
-    np.savez(file, patterns=np.ones((3, 3)), labels=np.ones(3))
+    np.savez(file, patterns=np.ones((3, 3)))
+    message = "as an .npz file"
     if damage == "cut":
         file.write_bytes(file.read_bytes()[:100])
     elif damage == "text":
         file.write_text("hello")
     else:
-        with file.open("wb") as out:
-            np.save(out, np.ones((3, 3)))
-    with pytest.raises(SystemExit) as stop:
-        main(["anneal", "data", "--file", str(file)])
-    assert stop.value.code == 2
-    assert "as an .npz file" in " ".join(capsys.readouterr().err.split())
+        message = "needs 'patterns' and 'labels'"
+    code, printed = ended(f"anneal data {file}", capsys)
+    assert code == 2
+    assert printed.count("\n") == 1  # one line, no traceback
+    assert printed.startswith("mcover: ")
+    assert message in printed
 
 
-def test_data_without_labels_is_refused(tmp_path, capsys):
-    np.savez(tmp_path / "data.npz", patterns=np.ones((3, 3)))
-    with pytest.raises(SystemExit):
-        main(["anneal", "data", "--file", str(tmp_path / "data.npz")])
-    assert "needs 'patterns' and 'labels'" in " ".join(capsys.readouterr().err.split())
+def test_limits_of_a_container_count(tmp_path, monkeypatch):
+    memory, cpu = tmp_path / "memory.max", tmp_path / "cpu.max"
+    monkeypatch.setattr("mcover.checks._MEMORY_FILES", (str(memory),))
+    monkeypatch.setattr("mcover.checks._CPU_FILES", ((str(cpu),),))
+    monkeypatch.delenv("MCOVER_MEMORY_LIMIT", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    machine = memory_limit()
+    assert cpus() == 8
+    memory.write_text("max\n")
+    cpu.write_text("max 100000\n")
+    assert (memory_limit(), cpus()) == (machine, 8)
+    memory.write_text("1000000\n")
+    cpu.write_text("150000 100000\n")
+    assert (memory_limit(), cpus()) == (500_000, 2)

@@ -48,9 +48,9 @@ def test_damaged_caches_cost_a_compilation(tmp_path, ending, damage):
     assert [run(tmp_path), run(tmp_path)] == [0, 1]
 
 
-def test_a_change_beside_the_function_renews_it(tmp_path):
+def test_a_changed_file_in_the_folder_makes_the_cache_stale(tmp_path):
     run(tmp_path)
-    (tmp_path / "neighbour.py").write_text("inlined = 1\n")
+    (tmp_path / "other.py").write_text("inlined = 1\n")
     assert run(tmp_path) == 0
 
 
@@ -60,7 +60,7 @@ def test_a_cache_for_another_cpu_is_not_used(tmp_path):
     assert [run(tmp_path, **other), run(tmp_path, **other), run(tmp_path)] == [0, 1, 1]
 
 
-def test_without_a_place_to_write_there_is_no_cache(tmp_path):
+def test_without_a_writable_folder_there_is_no_cache(tmp_path):
     (tmp_path / "__pycache__").write_text("not a folder")
     nowhere = str(tmp_path / "__pycache__")
     variables = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -93,7 +93,7 @@ class CostTrial:
     """CPU time of one update, on one CPU."""
 
     kind: ClassVar[str] = "cost"
-    # 1: what is timed has not changed since the committed rows.
+    # 1: the first. Times depend on the machine, so reruns are not compared.
     revision: ClassVar[int] = 1
 
     update: Proposal | Step

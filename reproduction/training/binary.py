@@ -36,7 +36,7 @@ class BinaryTrial(ModelTrial):
     """
 
     kind: ClassVar[str] = "binary-network"
-    # 1: the committed rows of every method are reproduced bit for bit.
+    # 1: one committed row of each method was rerun and is equal.
     revision: ClassVar[int] = 1
     methods: ClassVar[object] = BinaryMethod
 

@@ -194,7 +194,7 @@ class NetworkTrial(ModelTrial):
     """A network on images."""
 
     kind: ClassVar[str] = "network"
-    # 2: lifts and replicas compute in another order than for the rows of revision 1.
+    # 2: reruns of older rows of lifts and replicas differ, some in the last digits only.
     revision: ClassVar[int] = 2
 
     method: Method = _DIRECTED
@@ -297,7 +297,7 @@ class CommitteeTrial(ModelTrial):
     """A committee machine on images of two classes, each image binarized by its median."""
 
     kind: ClassVar[str] = "committee"
-    # 2: the routes of lifts differ from those of the rows of revision 1.
+    # 2: reruns of older rows of lifts differ, those of SGD and rSGD are equal.
     revision: ClassVar[int] = 2
 
     data: str = "digits:3,8"

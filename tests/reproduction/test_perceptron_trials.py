@@ -123,7 +123,7 @@ def committed():
     for name in [*names, "sweeps-per-temperature"]:
         for row in read_csv(RESULTS / f"{name}.csv"):
             if row.kind in ("perceptron", "message-passing"):
-                found.setdefault(row.config, {})[row.seed] = row
+                found.setdefault(row.trial_id, {})[row.seed] = row
     return found
 
 
@@ -133,7 +133,7 @@ def test_every_cell_of_the_paper_finds_its_committed_rows(committed):
         cells = [one for one in study.at("paper") if one.kind in ("perceptron", "message-passing")]
         cells = [one for one in cells if not one.choices]
         if cells:
-            counted[name] = [len(committed.get(cell.config, ())) for cell in cells]
+            counted[name] = [len(committed.get(cell.trial_id, ())) for cell in cells]
             assert all(n >= cell.trials for n, cell in zip(counted[name], cells, strict=True))
     assert {name: sum(counts) for name, counts in counted.items()} == {
         "table-1": 600,
@@ -146,7 +146,7 @@ def test_every_cell_of_the_paper_finds_its_committed_rows(committed):
     }
     every = Counter(n for counts in counted.values() for n in counts)
     assert every == {15: 71, 20: 49, 200: 38, 100: 20}
-    configs = {cell.config for study in STUDIES.values() for cell in study.at("paper")}
+    configs = {cell.trial_id for study in STUDIES.values() for cell in study.at("paper")}
     assert set(committed) <= configs
 
 
@@ -164,7 +164,7 @@ def test_every_cell_of_the_paper_finds_its_committed_rows(committed):
 )
 def test_a_rerun_of_a_committed_row_gives_the_same_values(committed, study, only, seed):
     cell = find_study(study).at("paper", only=only)[0]
-    row = committed[cell.config][seed]
+    row = committed[cell.trial_id][seed]
     again, then = without_times(cell.trial.run(seed)), without_times(row.outcome)
     assert then.keys() <= again.keys()
     for name, value in then.items():

@@ -3,16 +3,19 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from matplotlib.markers import CARETUPBASE
+from probe_kind import Probe
 from reproduction.data import load, subset
+from reproduction.executors import InlineExecutor
 from reproduction.figures import COLUMN, study_figure
 from reproduction.models import Mlp
 from reproduction.rows import KINDS, by_key, make_row
-from reproduction.studies import STUDIES, Inline, Plan, Store, find_study, run, summarize
-from reproduction.study import PUBLISHED, SCALES, Choosing
+from reproduction.runner import run
+from reproduction.store import Store
+from reproduction.studies import STUDIES, find_study
+from reproduction.study import SCALES, Choosing, Plan
 from reproduction.style import save
-from reproduction.summary import Summary, Table, gain_title
-from reproduction.training import RepeatedTrial, Training, fit
+from reproduction.summary import Summary, Table, gain_title, summarize
+from reproduction.training import Training, fit
 
 from mcover import (
     GaussianRing,
@@ -25,9 +28,15 @@ from mcover import (
     teacher_student,
 )
 from mcover.statistics import time_to_solution
-from probe_kind import Probe
 
 CANDIDATES = "Chosen on held-out data"
+
+
+def computed(plan: Plan, path) -> dict:
+    """The rows of a plan, computed in this process."""
+    with Store(path) as store:
+        run(plan, store, InlineExecutor(), 0, progress=False)
+        return by_key(store.rows())
 
 
 def titled(summary: Summary, title: str) -> Table:
@@ -39,8 +48,8 @@ def titled(summary: Summary, title: str) -> Table:
 def test_every_study_runs_at_smoke_scale_and_is_drawn(name, tmp_path):
     study = find_study(name)
     plan = study.plan("smoke")
-    with Store(tmp_path / "s.sqlite") as store:
-        ran = run(plan, store, Inline())
+    with Store(tmp_path / "rows.db") as store:
+        ran = run(plan, store, InlineExecutor(), 0, progress=False)
         assert ran.failed == 0
         assert (ran.new, ran.new) == plan.progress(by_key(store.rows()))
         rows = by_key(store.rows())
@@ -102,27 +111,6 @@ def test_a_network_trial_is_the_plain_call():
     assert found["gradients"] == 2 * 4 * 5
 
 
-def test_an_ensemble_votes_with_models_of_its_own_seeds():
-    (cell,) = find_study("equal-budget").at("smoke", only="ensemble")
-    found, plain = cell.trial.run(1), cell.trial.trial
-    alone = RepeatedTrial(plain, 1, "vote").run(1)
-    assert alone["error"] == plain.run(1)["error"] == alone["cover_error"]
-    assert found["gradients"] == 5 * alone["gradients"]
-    assert found["error"] != alone["error"]
-    best = RepeatedTrial(plain, 5, "best").run(1)
-    assert best["cover_error"] == found["cover_error"]
-    assert best["error"] in [plain.run(1)["error"], *_others()]
-
-
-def _others():
-    """Errors of the other members, on the images of trial 1."""
-    data = subset(load("digits", normalize=True), 200, 1)
-    how = Training(epochs=2, batch=50)
-    for seed in range(100_001, 500_001, 100_000):
-        model = Mlp((64, 256, 256, 10)).build([seed, 0])
-        yield fit(model, data, how, seed=[seed, 2]).collapse_error[-1]
-
-
 def test_a_perceptron_trial_is_the_plain_call():
     (cell,) = find_study("table-1").at("smoke", only="perceptron: M-cover")
     found = cell.trial.run(7)
@@ -160,17 +148,6 @@ def test_budgets_are_equal():
     assert len(counted["gradients"]) == 1
 
 
-def test_the_paper_is_set_beside_what_it_computed_only():
-    for scale in SCALES:
-        for study in STUDIES.values():
-            for cell in study.at(scale):
-                if cell.published is not None:
-                    assert scale != "smoke"
-                    assert cell.published in PUBLISHED.values()
-    beside = [cell for cell in find_study("table-1").at("paper") if cell.published]
-    assert len(beside) == len(find_study("table-1").at("paper"))
-
-
 def test_unknown_studies_and_cells_are_refused():
     with pytest.raises(McoverError, match="table-1"):
         find_study("table-7")
@@ -183,10 +160,8 @@ def test_unknown_studies_and_cells_are_refused():
 def test_contrasts_are_paired_and_corrected(tmp_path):
     study = find_study("table-1")
     plan = study.plan("smoke", trials=6, only="perceptron")
-    with Store(tmp_path / "s.sqlite") as store:
-        run(plan, store, Inline())
-        rows = by_key(store.rows())
-    lost = plan.cells[0].config, 3
+    rows = computed(plan, tmp_path / "rows.db")
+    lost = plan.cells[0].trial_id, 3
     del rows[lost]
     summary = summarize(study, "smoke", plan, rows)
     table = titled(summary, "Paired comparisons")
@@ -204,11 +179,9 @@ def test_contrasts_are_paired_and_corrected(tmp_path):
 def test_failed_trials_are_counted_and_shown(tmp_path):
     study = find_study("covers")
     plan = study.plan("smoke")
-    with Store(tmp_path / "s.sqlite") as store:
-        run(plan, store, Inline())
-        rows = by_key(store.rows())
+    rows = computed(plan, tmp_path / "rows.db")
     assert all(table.header[-1] == "n" for table in summarize(study, "smoke", plan, rows).measured)
-    key = plan.cells[1].config, 0
+    key = plan.cells[1].trial_id, 0
     rows[key] = replace(rows[key], status="failed", outcome={}, message="diverged")
     summary = summarize(study, "smoke", plan, rows)
     assert summary.failed == 1
@@ -222,9 +195,7 @@ def searched(tmp_path_factory):
     """The smallest study with candidates, each tried with three seeds."""
     study = find_study("low-data")
     plan = Plan(study.at("smoke"), replace(study.plan("smoke").choosing, seeds=3))
-    with Store(tmp_path_factory.mktemp("store") / "s.sqlite") as store:
-        run(plan, store, Inline())
-        return study, plan, by_key(store.rows())
+    return study, plan, computed(plan, tmp_path_factory.mktemp("store") / "rows.db")
 
 
 def held_out(rows) -> dict[str, list[float]]:
@@ -259,14 +230,6 @@ def test_held_out_errors_of_all_candidates_are_shown_and_the_least_is_marked(sea
     assert picked.chosen == best
 
 
-def test_nothing_is_marked_before_all_candidates_were_tried(searched):
-    study, plan, rows = searched
-    few = {key: row for key, row in rows.items() if row.settings.get("dropout") != 0.65}
-    lines = titled(summarize(study, "smoke", plan, few), CANDIDATES).lines
-    assert [line[1] for line in lines] == ["0.2", "0.35", "0.5"]
-    assert {line[-1] for line in lines} == {""}
-
-
 def test_a_candidate_that_failed_is_shown_and_not_marked(searched):
     study, plan, rows = searched
     before = titled(summarize(study, "smoke", plan, rows), CANDIDATES).lines
@@ -290,9 +253,7 @@ def timed(tmp_path_factory):
     """Times to solution at smoke scale."""
     study = find_study("time-to-solution")
     plan = study.plan("smoke", trials=4)
-    with Store(tmp_path_factory.mktemp("store") / "s.sqlite") as store:
-        run(plan, store, Inline())
-        return study, plan, by_key(store.rows())
+    return study, plan, computed(plan, tmp_path_factory.mktemp("store") / "rows.db")
 
 
 def test_times_to_solution_are_chosen_on_other_instances_and_tested_on_fresh_ones(timed):
@@ -320,24 +281,6 @@ def test_times_to_solution_are_chosen_on_other_instances_and_tested_on_fresh_one
     assert line[2].startswith(f"{ratio:.3g} [") or not np.isfinite(ratio)
 
 
-def test_times_without_a_solution_are_drawn_as_arrows_from_their_bound(timed):
-    study, plan, rows = timed
-    lost = {point.cell.config for point in summarize(study, "smoke", plan, rows).points[:1]}
-    never = {
-        key: replace(row, outcome=row.outcome | {"solved": 0.0})
-        if row.config in lost and row.seed < 1000
-        else row
-        for key, row in rows.items()
-    }
-    summary = summarize(study, "smoke", plan, never)
-    (axes,) = study_figure(summary).axes
-    assert axes.get_yscale() == "log"
-    assert summary.points[0].value.value == np.inf
-    arrows = [line for line in axes.lines if line.get_marker() == CARETUPBASE]
-    assert len(arrows) == 1
-    assert arrows[0].get_ydata()[0] > summary.points[0].value.low
-
-
 def test_candidates_are_scored_by_what_a_solution_costs():
     def tried(cost, solved):
         found = [{"core_seconds": cost, "solved": float(one)} for one in solved]
@@ -350,24 +293,3 @@ def test_candidates_are_scored_by_what_a_solution_costs():
     assert choosing.score(rarely) < choosing.score(dear) < choosing.score(never)
     failed = [replace(often[0], status="failed", outcome={}), *often[1:]]
     assert choosing.score(never) < choosing.score(failed)
-
-
-def test_sweeps_per_temperature_match_in_proposals():
-    found = {}
-    for cell in find_study("sweeps-per-temperature").at("smoke"):
-        found[cell.series] = cell.trial.run(0)["proposals"]
-    assert found["vanilla, 9 sweeps"] == found["RSA M=3, 3 sweeps"]
-    assert found["vanilla, 9 sweeps"] == found["M-cover M=3, 3 sweeps"]
-    assert found["vanilla, 3 sweeps"] == 3 * found["vanilla"] == found["M-cover M=3"]
-    shared = {cell.series: cell.config for cell in find_study("table-1").at("paper")[:3]}
-    for cell in find_study("sweeps-per-temperature").at("paper"):
-        assert shared.get(cell.series, cell.config) == cell.config
-
-
-def test_without_candidates_there_is_no_table_of_them(tmp_path):
-    study = find_study("covers")
-    plan = study.plan("smoke")
-    with Store(tmp_path / "s.sqlite") as store:
-        run(plan, store, Inline())
-        summary = summarize(study, "smoke", plan, by_key(store.rows()))
-    assert CANDIDATES not in [table.title for table in summary.tables]

@@ -43,7 +43,7 @@ def add_command(commands: Any) -> None:
         "--trials", type=int, default=40, help="teachers, the same for each method (%(default)s)"
     )
     parser.add_argument(
-        "--epochs", type=int, default=30, help="epochs of the covered network (%(default)s)"
+        "--epochs", type=int, default=20, help="epochs of the covered network (%(default)s)"
     )
     parser.add_argument(
         "--output", type=Path, default=Path("out"), help="folder of the pictures (%(default)s)"
@@ -70,12 +70,11 @@ def _show_topology(folder: Path) -> None:
     topology, covers = mcover.GaussianRing(sigma=1.5, shift=2), 12
     facts = topology.facts(covers)
     rows = [
-        ["spectral gap", f"{facts.spectral_gap:.4f}", "how fast covers mix; 0 is never"],
-        ["drift", f"{facts.drift:.4f}", "covers that one read moves along the ring"],
-        ["effective width", f"{facts.effective_width:.4f}", "covers that a cover reads from"],
+        ["spectral gap: how fast covers mix; 0 is never", f"{facts.spectral_gap:.4f}"],
+        ["drift: covers that one read moves along the ring", f"{facts.drift:.4f}"],
+        ["effective width: covers that a cover reads from", f"{facts.effective_width:.4f}"],
     ]
-    say(f"topology {topology!r}, {covers} covers\n")
-    say(table(["", "value", "meaning"], rows) + "\n")
+    say(table([f"{topology!r}, {covers} covers", "value"], rows) + "\n")
 
     def picture() -> Any:
         from mcover.figures import topology_figure
@@ -167,7 +166,7 @@ def _summary(found: dict[str, list[AnnealResult]]) -> str:
         error = statistics.mean([one.generalization_error[0] for one in results])
         solved = [bool(one.solved[0]) for one in results]
         seconds = statistics.time_to_solution(solved, [one.seconds[0] for one in results])
-        cells = f"{error:.4f}", f"{statistics.fraction(solved):.2f}", f"{seconds:.1f}"
+        cells = f"{error:.4f}", f"{statistics.fraction(solved):.2f}", f"{seconds:.2f}"
         rows.append([name, *cells])
     return table(["method", "ε_g", "solved", "TTS99, core s"], rows)
 
@@ -181,8 +180,10 @@ def _joined(courses: Sequence[Trajectory]) -> Trajectory:
 
 def _compare_networks(epochs: int, folder: Path) -> None:
     """The directed lift's collapse beside the plain network, on few of the digits."""
+    from sklearn.datasets import load_digits
     from tqdm.auto import tqdm
 
+    images, labels = load_digits(return_X_y=True)
     say(
         f"network 64-64-10 on {_TRAINED} of the digits, {_SEEDS} seeds: the collapse of "
         f"{_COVERS} covers\n(directed lift), and the plain network at as many steps and at as "
@@ -198,7 +199,7 @@ def _compare_networks(epochs: int, folder: Path) -> None:
         for name, (covers, passes) in runs.items():
             errors = []
             for seed in range(_SEEDS):
-                errors.append(_train(covers, passes, seed))
+                errors.append(_train(images, labels, covers, passes, seed))
                 bar.update()
             curves[name] = np.array(errors)
     rows = [[name, f"{statistics.mean(of[:, -1]):.2f}"] for name, of in curves.items()]
@@ -222,15 +223,13 @@ def _compare_networks(epochs: int, folder: Path) -> None:
     draw(folder / "training.png", picture)
 
 
-def _train(covers: int, epochs: int, seed: int) -> list[float]:
+def _train(images: Any, labels: Any, covers: int, epochs: int, seed: int) -> list[float]:
     """Test error in percent after each epoch: of the collapse, or of the plain network."""
     import torch
-    from sklearn.datasets import load_digits
     from torch import nn
     from torch.nn.functional import cross_entropy
 
-    pixels, digits = load_digits(return_X_y=True)
-    x, y = torch.tensor(pixels / 8 - 1, dtype=torch.float32), torch.tensor(digits)
+    x, y = torch.tensor(images / 8 - 1, dtype=torch.float32), torch.tensor(labels)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(x)))
     train, test = order[:_TRAINED], order[_TRAINED:]
     with torch.random.fork_rng(devices=[]):
