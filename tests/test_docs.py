@@ -1,6 +1,7 @@
 """Code of the documentation runs and prints what it shows; commands and links exist."""
 
 import doctest
+import importlib.util
 import re
 import shlex
 import tomllib
@@ -62,6 +63,8 @@ def test_the_commands_of_a_page_exist(page):
                 mcover.cli.main._parser().parse_args(rest)  # exits where it does not parse
             case ["python", "-m", "reproduction", *rest]:
                 reproduction.__main__._parser().parse_args(rest)
+            case ["python", "-m", module, *_]:
+                assert importlib.util.find_spec(module)
             case ["make", *asked]:
                 assert set(asked) <= targets
             case ["pip", "install", "-r", file]:
