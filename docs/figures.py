@@ -1,26 +1,34 @@
 """Draws the figures of "The idea in pictures": ``python docs/figures.py``, into docs/figures/.
 
-SVG with the house's colours as variables, so that a page sets them for light and dark; the value
-after the comma is what a viewer shows that knows no variables.
+Colours in the SVG files are CSS variables, which the page sets for its light and dark themes. The
+value after the comma, ``var(--ink, #222222)``, is the colour outside of such a page.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import re
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Polygon, Rectangle
 from matplotlib.path import Path as Curve
-from reproduction.style import COLOURS, inline_svg
 
 import mcover
 from reproduction.rows import read_csv
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))  # reproduction is not installed
+
+from reproduction.figures import COLOURS  # noqa: E402
+from reproduction.rows import read_csv  # noqa: E402
+
 INK, RULE, PAPER = "#222222", "#bbbbbb", "#fffffe"
 COVERS = [COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[3]]
 ROUTES = np.array([[0, 1, 2], [1, 2, 0], [2, 1, 0], [0, 2, 1]])  # of four sources, over 3 covers
@@ -33,7 +41,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for draw in (covers, law, cycle, lifts, outcome):
         figure, label = draw()
-        text = inline_svg(figure, draw.__name__, label, ())
+        text = inline_svg(figure, draw.__name__, label)
         for number, colour in enumerate(COLOURS):
             text = text.replace(f"var(--s{number})", f"var(--s{number}, {colour})")
         for name, colour in {"ink": INK, "rule": RULE}.items():
@@ -44,15 +52,67 @@ def main() -> None:
         (folder / f"{draw.__name__}.svg").write_text(text + "\n", encoding="utf-8")
 
 
+def inline_svg(figure: Figure, name: str, label: str) -> str:
+    """Converts a figure to SVG for use inside a page, whose style sheet sets colours and fonts.
+
+    Args:
+        figure: what to draw.
+        name: of the figure, unique on the page: identifiers begin with it.
+        label: what the figure shows, in words.
+    """
+    file = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(file, format="svg", transparent=True)
+    text = file.getvalue()
+    for number, colour in enumerate(COLOURS):
+        text = text.replace(colour.lower(), f"var(--s{number})")
+    text = re.sub(r"#([0-9a-f]{2})\1\1\b", _grey, text)
+    text = re.sub(r"font: ([^;\"]*?)\d+px [^;\"]*", _font, text)
+    root = ElementTree.fromstring(re.sub(r">\s+<", "><", text))
+    used = set(re.findall(r"#([\w-]+)", text))
+    for parent in root.iter():
+        parent.tag = parent.tag.rpartition("}")[2]
+        parent.attrib = {key.rpartition("}")[2]: of for key, of in parent.attrib.items()}
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] in ("metadata", "style"):
+                parent.remove(child)  # a style sheet in here would apply to the whole page
+        _adapt(parent, name, used)
+    size = {"viewBox": root.attrib["viewBox"]}
+    root.attrib = size | {"class": "plot", "role": "group", "aria-label": label}
+    return ElementTree.tostring(root, encoding="unicode", method="html")
+
+
+def _adapt(element: ElementTree.Element, name: str, used: set[str]) -> None:
+    """Makes the identifiers that are referred to unique, drops the others, and rounds numbers."""
+    own = element.attrib.pop("id", "")
+    if own in used:
+        element.attrib["id"] = f"{name}-{own}"
+    for key, value in element.attrib.items():
+        if key in ("href", "clip-path"):
+            element.attrib[key] = value.replace("#", f"#{name}-")
+        elif key in ("d", "x", "y", "transform"):  # hundredths of a point halve the file
+            element.attrib[key] = re.sub(r"(\.\d\d)\d+", r"\1", value)
+
+
+def _grey(found: re.Match[str]) -> str:
+    return "var(--ink)" if int(found[1], 16) < 128 else "var(--rule)"
+
+
+def _font(found: re.Match[str]) -> str:
+    size = re.search(r"\d+px", found[0])
+    italic = "; font-style: italic" if "italic" in found[1] else ""
+    return f"font-size: {size[0] if size else 'inherit'}{italic}"
+
+
 def covers() -> tuple[Figure, str]:
     """One model, three covers of it, and the same covers routed."""
     figure, panels = _panels(3, (9.0, 3.4))
     straight = np.tile(np.arange(3), (4, 1))
     for axes, title, note, count, routes in (
         (panels[0], "one model", "a unit reads four weights", 1, straight),
-        (panels[1], "three covers", "three models that do not meet", 3, straight),
+        (panels[1], "three covers", "three independent models", 3, straight),
         (panels[2], "three routed covers", "each weight is read from some cover,\n"
-         "and every copy is read just once", 3, ROUTES),
+         "and every copy is read exactly once", 3, ROUTES),
     ):  # fmt: skip
         _sheets(axes, count, routes)
         axes.text(2.1, 4.35, title, ha="center", va="bottom", size=13, weight="bold", color=INK)
@@ -99,8 +159,8 @@ def law() -> tuple[Figure, str]:
     width, m = 0.255, 5
     choices = (
         ("a narrow ring", mcover.GaussianRing(0.6), "σ = 0.6: few wires cross"),
-        ("a wider ring", mcover.GaussianRing(1.5), "σ = 1.5: neighbours, mostly"),
-        ("uniform", mcover.Uniform(), "every permutation alike"),
+        ("a wider ring", mcover.GaussianRing(1.5), "σ = 1.5: mostly adjacent covers"),
+        ("uniform", mcover.Uniform(), "all permutations equally likely"),
     )
     for number, (title, topology, note) in enumerate(choices):
         left = 0.04 + 0.325 * number
@@ -195,7 +255,7 @@ def _matrix(axes: Axes, at: tuple[float, float], values: np.ndarray, colour: str
 
 
 def lifts() -> tuple[Figure, str]:
-    """The directed lift gathers weights; the message lift mixes what blocks of inputs say."""
+    """The directed lift gathers weights; the message lift mixes messages of input blocks."""
     figure, (left, right) = _panels(2, (9.0, 3.75))
     rng = np.random.default_rng(2)
     routes = np.array([rng.permutation(3) for _ in range(20)])
@@ -210,8 +270,8 @@ def lifts() -> tuple[Figure, str]:
     left.text(0.75, 3.62, "covers", ha="center", size=11, color=INK)
     left.text(4.05, 3.62, "virtual models", ha="center", size=11, color=INK)
     left.text(2.4, 4.1, "directed lift", ha="center", size=13, weight="bold", color=INK)
-    left.text(2.4, -0.35, "each weight of a virtual model has a route of its own;\n"
-              "gradients go back to the cover that it was read from", ha="center", va="top",
+    left.text(2.4, -0.35, "each weight of a virtual model has its own route;\n"
+              "gradients return to the cover that it was read from", ha="center", va="top",
               size=10.5, color=INK)  # fmt: skip
     left.set(xlim=(-0.4, 5.2), ylim=(-1.15, 4.5))
 
@@ -231,8 +291,8 @@ def lifts() -> tuple[Figure, str]:
     right.text(0.7, 3.62, "messages", ha="center", size=11, color=INK)
     right.text(4.25, 3.62, "units", ha="center", size=11, color=INK)
     right.text(2.4, 4.1, "message lift", ha="center", size=13, weight="bold", color=INK)
-    right.text(2.4, -0.35, "a unit adds up messages of blocks of its inputs (here three),\n"
-               "each along a route of its own; averaged over many draws", ha="center", va="top",
+    right.text(2.4, -0.35, "a unit sums messages from blocks of its inputs (here three),\n"
+               "each along its own route, averaged over many draws", ha="center", va="top",
                size=10.5, color=INK)  # fmt: skip
     right.set(xlim=(-0.4, 5.2), ylim=(-1.15, 4.5))
     return figure, (
@@ -250,11 +310,11 @@ def _patchwork(axes: Axes, at: tuple[float, float], owner: np.ndarray) -> None:
 
 
 def outcome() -> tuple[Figure, str]:
-    """What it bought: the error of every trial of three annealers, from the committed rows."""
+    """The error of every trial of three annealers, from the committed rows."""
     figure = Figure(figsize=(9.0, 2.95))
     axes = figure.add_axes((0.2, 0.2, 0.77, 0.74))
     rng = np.random.default_rng(0)
-    trials = read_csv(HERE.parent / "results" / "perceptron-variants.csv")
+    trials = read_csv(HERE.parent / "reproduction" / "results" / "perceptron-variants.csv")
     ring = {"kind": "ring", "shift": 2, "sigma": 3}
     methods = {
         "plain annealing": {"kind": "vanilla"},

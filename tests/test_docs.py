@@ -1,15 +1,16 @@
 """Code of the documentation runs and prints what it shows; commands and links exist."""
 
 import doctest
+import importlib.util
 import re
 import shlex
 import tomllib
 
 import pytest
+import reproduction.__main__
 
-from mcover.cli.main import parse as mcover_parse
+import mcover.cli.main
 from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, QUANTIZERS, ROOT, blocks, printed, shown
-from reproduction.__main__ import parse as reproduction_parse
 
 RESULTS = ["reproduction/results/README.md", "reproduction/results/frontier.md"]
 OTHERS = ["CONTRIBUTING.md", "SECURITY.md", *RESULTS]
@@ -59,9 +60,11 @@ def test_the_commands_of_a_page_exist(page):
         words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
         match words:
             case ["mcover", *rest]:
-                assert mcover_parse(rest) is not None
+                mcover.cli.main._parser().parse_args(rest)  # exits where it does not parse
             case ["python", "-m", "reproduction", *rest]:
-                assert reproduction_parse(rest) is not None
+                reproduction.__main__._parser().parse_args(rest)
+            case ["python", "-m", module, *_]:
+                assert importlib.util.find_spec(module)
             case ["make", *asked]:
                 assert set(asked) <= targets
             case ["pip", "install", "-r", file]:

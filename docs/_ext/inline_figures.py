@@ -8,7 +8,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 
 
 class InlineFigures(SphinxPostTransform):
-    """Replaces each image ``figures/*.svg`` with the text of the file, which has its description."""
+    """Replaces each image ``figures/*.svg`` with the text of the file."""
 
     default_priority = 5  # before images are collected for copying
     formats = ("html",)
