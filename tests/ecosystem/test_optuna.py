@@ -94,7 +94,7 @@ def test_the_shift_of_a_ring_goes_half_way_around():
         assert trial.distributions["shift"].high == covers / 2
 
 
-def test_pruned_candidates_and_parallel_trials(tmp_path):
+def test_candidates_are_pruned(tmp_path):
     def objective(trial):
         options = suggest_annealing(trial, sweeps=(10, 20))
         for step in range(3):
@@ -107,10 +107,22 @@ def test_pruned_candidates_and_parallel_trials(tmp_path):
     study = optuna.create_study(pruner=pruner, storage=f"sqlite:///{tmp_path / 'study.db'}")
     for covers in (3, 8):
         study.enqueue_trial({"covers": covers})
-    study.optimize(objective, n_trials=6, n_jobs=2)
-    for trial in study.trials:
-        assert (trial.state.name == "PRUNED") == (trial.params["covers"] > 5)
-    assert {t.state.name for t in study.trials} == {"PRUNED", "COMPLETE"}
+    study.optimize(objective, n_trials=2)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED"]
+
+
+def test_trials_run_in_parallel():
+    # Nothing is enqueued here: with threads, Optuna may hand an enqueued trial out twice.
+    made = {}
+
+    def objective(trial):
+        made[trial.number] = suggest_annealing(trial)
+        return trial.number
+
+    study = optuna.create_study()
+    study.optimize(objective, n_trials=8, n_jobs=2)
+    assert {t.number: suggest_annealing(t) for t in study.trials} == made
+    assert len(made) == 8
 
 
 @pytest.mark.parametrize(
