@@ -27,7 +27,6 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # reproduction is not installed
 
 from reproduction.figures import COLOURS  # noqa: E402
-from reproduction.rows import read_csv  # noqa: E402
 
 INK, RULE, PAPER = "#222222", "#bbbbbb", "#fffffe"
 COVERS = [COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[3]]

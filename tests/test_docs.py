@@ -7,9 +7,9 @@ import shlex
 import tomllib
 
 import pytest
-import reproduction.__main__
 
 import mcover.cli.main
+import reproduction.__main__
 from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, QUANTIZERS, ROOT, blocks, printed, shown
 
 RESULTS = ["reproduction/results/README.md", "reproduction/results/frontier.md"]

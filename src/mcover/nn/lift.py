@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import nn
 
 from mcover import checks
+from mcover.announce import announced
 from mcover.errors import McoverError, McoverWarning
 from mcover.lifting import Directed, Messages, Settings, routing_of
 from mcover.nn.covered import Covered
@@ -25,7 +26,6 @@ from mcover.nn.stacking import (
     selected_parameters,
     stacked_copy,
 )
-from mcover.announce import announced
 from mcover.seeds import Seed, seed_sequence
 from mcover.topology import Topology
 
