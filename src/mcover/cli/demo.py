@@ -186,8 +186,8 @@ def _compare_networks(epochs: int, folder: Path) -> None:
     images, labels = load_digits(return_X_y=True)
     say(
         f"network 64-64-10 on {_TRAINED} of the digits, {_SEEDS} seeds: the collapse of "
-        f"{_COVERS} covers\n(directed lift), and the plain network at as many steps and at as "
-        "many gradients"
+        f"{_COVERS} covers\n(directed lift, default noise), and the plain network at equal steps "
+        "and at equal\ngradients"
     )
     runs = {
         "plain, equal steps": (1, epochs),
