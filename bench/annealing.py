@@ -34,7 +34,7 @@ from timing import best_seconds, rows
 N, ALPHA, M, S = 1000, 1.58, 3, 10
 TOPOLOGY = mcover.GaussianRing(sigma=3, shift=2)
 SCHEDULE = mcover.LinearSchedule(0.4, 0.01, 1e-4).temperatures()
-ROOM = Path(__file__).parent
+HERE = Path(__file__).parent
 
 
 class Setting:
@@ -147,7 +147,7 @@ def compare() -> None:
     proposals = N * M * len(SCHEDULE)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "annealer.so"
-        source = ROOM / "rivals" / "annealer.c"
+        source = HERE / "rivals" / "annealer.c"
         flags = ["-O3", "-march=native", "-shared", "-fPIC"]
         subprocess.run(["gcc", *flags, str(source), "-o", str(target), "-lm"], check=True)
         library = ctypes.CDLL(str(target))

@@ -1,9 +1,9 @@
-"""Routes per second of the exact sampler, and how far the chain is from the law beyond its reach.
+"""Routes per second of the exact sampler, and the error of the chain that replaces it at large M.
 
-The exact sampler's rival is what one writes first: NumPy and Python, one dictionary-free table over
-column sets, built anew for every permutation drawn. The chain is measured on a grid of topologies:
-time for 1,000 routes, and where the exact table reaches, the largest error of a marginal of 2,000
-routes beside that of 2,000 exact ones, and the largest deviation in standard errors.
+The rival of the exact sampler is the obvious implementation in NumPy and Python: one table over
+sets of columns, rebuilt for every permutation. The chain is measured on a grid of topologies: time
+for 1,000 routes and, where M is small enough for the exact table, the largest error of a marginal
+of 2,000 routes beside that of 2,000 exact ones, and the largest deviation in standard errors.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from mcover import Band, Blocks, Chain, GaussianRing, Identity, Torus, Uniform, mix
+from mcover import Chain, GaussianRing, Identity, Uniform, mix
 from mcover.permutation_kernels import completion_table
 from mcover.permutations import TABLE_COVERS, Sampler
 from mcover.topology import Topology
@@ -42,23 +42,13 @@ def grid() -> list[tuple[Topology, int]]:
     sizes, shifts = (0.1, 0.3, 0.45, 0.8, 1.5, 4.0), (0.0, 0.25, 0.5, 2.0)
     return [
         *((GaussianRing(s, m), 21) for s, m in itertools.product(sizes, shifts)),
-        *((GaussianRing(s, 0.25, k), 21) for s, k in itertools.product(sizes, (-0.8, 0.8))),
-        *((Chain(s, k), 22) for s, k in itertools.product(sizes[2:], (0.0, 0.5))),
-        *((Blocks(n, s, m), 21) for n, s, m in itertools.product((3, 7), sizes[1:4], shifts[:3])),
-        *(
-            (Torus(3, 7, s, r, c), 21)
-            for s, r, c in itertools.product(sizes[:4], (0.0, 0.5), shifts[:3])
-        ),
-        *((Band(w, one), 22) for w, one in itertools.product((1, 2, 4), (False, True))),
+        *((Chain(s), 22) for s in sizes[2:]),
         (mix(Identity(), GaussianRing(0.3, 5)), 21),
         (mix(Identity(), Uniform(), weights=[9, 1]), 24),
         (mix(GaussianRing(0.3, 0.5), Uniform(), weights=[999, 1]), 24),
-        (GaussianRing(0.8, 0.25, -0.8), 64),
         (GaussianRing(1.0, 0.5), 64),
         (GaussianRing(1.0, 0.5), 300),
-        (Torus(10, 10, 0.3, 0.5, 0.5), 100),
         (Chain(1.0), 100),
-        (Band(1), 300),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Where a read of a short schedule goes, small banks, and how far it is from the popcount limit.
+"""Time of a read with a short schedule and small banks, beside the popcount limit.
 
 The **popcount limit** of a proposal is a compiled loop over the same words and nothing else: for S
 contexts, two loads, a select, a popcount and an add for each 512 patterns, columns one after the

@@ -180,14 +180,15 @@ def _joined(courses: Sequence[Trajectory]) -> Trajectory:
 
 def _compare_networks(epochs: int, folder: Path) -> None:
     """The directed lift's collapse beside the plain network, on few of the digits."""
+    import torch
     from sklearn.datasets import load_digits
     from tqdm.auto import tqdm
 
     images, labels = load_digits(return_X_y=True)
     say(
         f"network 64-64-10 on {_TRAINED} of the digits, {_SEEDS} seeds: the collapse of "
-        f"{_COVERS} covers\n(directed lift), and the plain network at as many steps and at as "
-        "many gradients"
+        f"{_COVERS} covers\n(directed lift, default noise), and the plain network at equal "
+        "steps\nand at equal gradients"
     )
     runs = {
         "plain, equal steps": (1, epochs),
@@ -195,6 +196,9 @@ def _compare_networks(epochs: int, folder: Path) -> None:
         f"collapse of {_COVERS} covers": (_COVERS, epochs),
     }
     begin, curves = time.perf_counter(), {}
+    # Products this small take longer on several threads, and much longer on a busy machine.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with tqdm(total=len(runs) * _SEEDS, unit="run") as bar:
         for name, (covers, passes) in runs.items():
             errors = []
@@ -202,6 +206,7 @@ def _compare_networks(epochs: int, folder: Path) -> None:
                 errors.append(_train(images, labels, covers, passes, seed))
                 bar.update()
             curves[name] = np.array(errors)
+    torch.set_num_threads(threads)
     rows = [[name, f"{statistics.mean(of[:, -1]):.2f}"] for name, of in curves.items()]
     say(table(["network", "test error, %"], rows) + "\n")
     *plain, covered = (of[:, -1] for of in curves.values())
