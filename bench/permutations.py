@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from mcover import Chain, GaussianRing, Identity, Uniform, mix
+from mcover import Chain, Custom, GaussianRing, Identity, Uniform, mix
 from mcover.permutation_kernels import completion_table
 from mcover.permutations import TABLE_COVERS, Sampler
 from mcover.topology import Topology
@@ -37,18 +37,37 @@ def rival_draw(q: np.ndarray, rng: np.random.Generator) -> list[int]:
     return route
 
 
+def band(width: int, covers: int) -> Custom:
+    """Equal reads within ``width`` steps on the ring, both ways."""
+    ahead = (np.arange(covers) - np.arange(covers)[:, None]) % covers
+    return Custom(np.minimum(ahead, covers - ahead) <= width)
+
+
+def torus(rows: int, cols: int, sigma: float, row_shift: float, col_shift: float) -> Custom:
+    """Covers on a rows × cols torus, with a Gaussian read in both directions."""
+    rings = GaussianRing(sigma, row_shift).matrix(rows), GaussianRing(sigma, col_shift).matrix(cols)
+    return Custom(np.kron(*rings))
+
+
 def grid() -> list[tuple[Topology, int]]:
     """Every topology over its parameters at 21 to 24 covers, and a few at many."""
     sizes, shifts = (0.1, 0.3, 0.45, 0.8, 1.5, 4.0), (0.0, 0.25, 0.5, 2.0)
     return [
         *((GaussianRing(s, m), 21) for s, m in itertools.product(sizes, shifts)),
         *((Chain(s), 22) for s in sizes[2:]),
+        *(
+            (torus(3, 7, s, r, c), 21)
+            for s, r, c in itertools.product(sizes[:4], (0.0, 0.5), shifts[:3])
+        ),
+        *((band(w, 22), 22) for w in (1, 2, 4)),
         (mix(Identity(), GaussianRing(0.3, 5)), 21),
         (mix(Identity(), Uniform(), weights=[9, 1]), 24),
         (mix(GaussianRing(0.3, 0.5), Uniform(), weights=[999, 1]), 24),
         (GaussianRing(1.0, 0.5), 64),
         (GaussianRing(1.0, 0.5), 300),
+        (torus(10, 10, 0.3, 0.5, 0.5), 100),
         (Chain(1.0), 100),
+        (band(1, 300), 300),
     ]
 
 

@@ -98,19 +98,41 @@ RUNS = (
 )
 
 
-def annealed(method):
-    """Problems with an even and an odd number of inputs, and what becomes of them."""
-    for hidden, n in ((1, 30), (1, 31), (3, 30), (3, 31)):
-        problem = teacher_student(n, 2.0, seed=3, hidden=hidden)
-        yield from (problem.patterns, problem.labels, problem.teacher)
-        for run in RUNS:
-            result = anneal(problem, method, **run)
-            yield from (result.weights, result.sweeps, result.training_errors)
+SEARCHES = {
+    "2d082d0a337d99c5": Vanilla(),
+    "c75ade141db52491": RSA(3, coupling=0.5),
+    "7eb3fa469711b509": MCover(3, GaussianRing(3, shift=2), bank=3),
+}
+SEARCH_RUNS = (
+    {"rule": "repair", "schedule": [0.5] * 8 + [0.1] * 8, "num_reads": 2, "seed": 6},
+    {"rule": "descent", "num_sweeps": 30, "order": "permutation", "seed": 7},
+    {"rule": "descent", "num_sweeps": 60, "improvement": "best", "seed": 8},
+)
+
+
+def annealed(problem, method, runs):
+    for run in runs:
+        result = anneal(problem, method, **run)
+        yield from (result.weights, result.sweeps, result.training_errors)
 
 
 @pytest.mark.parametrize("expected", METHODS, ids=lambda expected: repr(METHODS[expected]))
 def test_annealings_of_a_seed_stay_as_they_were(expected):
-    assert digest(*annealed(METHODS[expected])) == expected
+    arrays = []
+    for hidden, n in ((1, 30), (1, 31), (3, 30), (3, 31)):
+        problem = teacher_student(n, 2.0, seed=3, hidden=hidden)
+        arrays += [problem.patterns, problem.labels, problem.teacher]
+        arrays += annealed(problem, METHODS[expected], RUNS)
+    assert digest(*arrays) == expected
+
+
+@pytest.mark.parametrize("expected", SEARCHES, ids=lambda expected: repr(SEARCHES[expected]))
+def test_searches_of_a_seed_stay_as_they_were(expected):
+    arrays = []
+    for hidden, n in ((1, 30), (3, 31)):
+        problem = teacher_student(n, 2.0, seed=3, hidden=hidden)
+        arrays += annealed(problem, SEARCHES[expected], SEARCH_RUNS)
+    assert digest(*arrays) == expected
 
 
 def test_instances_and_long_annealings_of_a_seed_stay_as_they_were():

@@ -54,7 +54,7 @@ def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
 
     >>> from mcover.topology import Topology
     >>> from_plain(Topology, {"kind": "ring", "shift": 2})
-    GaussianRing(sigma=1.5, shift=2.0...)
+    GaussianRing(sigma=1.5, shift=2.0)
     """
     if get_origin(annotation) is typing.Annotated:
         return from_plain(get_args(annotation)[0], plain, name)

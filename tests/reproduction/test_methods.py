@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import reproduction.training.loop
+import reproduction.training.objectives
 import torch
 from torch import nn
 from torch.nn import functional
