@@ -7,10 +7,10 @@ import shlex
 import tomllib
 
 import pytest
-import reproduction.__main__
 
-import mcover.cli.main
+from mcover.cli.main import _parser as mcover_parser
 from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, QUANTIZERS, ROOT, blocks, printed, shown
+from reproduction.__main__ import _parser as reproduction_parser
 
 RESULTS = ["reproduction/results/README.md", "reproduction/results/frontier.md"]
 OTHERS = ["CONTRIBUTING.md", "SECURITY.md", *RESULTS]
@@ -60,9 +60,9 @@ def test_the_commands_of_a_page_exist(page):
         words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
         match words:
             case ["mcover", *rest]:
-                mcover.cli.main._parser().parse_args(rest)  # exits where it does not parse
+                mcover_parser().parse_args(rest)  # exits where it does not parse
             case ["python", "-m", "reproduction", *rest]:
-                reproduction.__main__._parser().parse_args(rest)
+                reproduction_parser().parse_args(rest)
             case ["python", "-m", module, *_]:
                 assert importlib.util.find_spec(module)
             case ["make", *asked]:
