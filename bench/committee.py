@@ -18,13 +18,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+
+import mcover
 from reproduction.committee import CommitteeMachine
 from reproduction.data import Dataset
 from reproduction.training import RSGD, SGD, Lifted, Method, Training
 from reproduction.training.loop import Loop
 from reproduction.training.objectives import CommitteeObjective
-
-import mcover
 from timing import best_in_turns, rows
 
 PATTERNS, INPUTS, HIDDEN, BATCH = 500, 784, 9, 100

@@ -1,4 +1,4 @@
-"""What importing costs: mcover against NumPy alone, and against torch, each in a new process."""
+"""Import time of mcover beside NumPy alone and torch, each in a new process."""
 
 import subprocess
 import sys

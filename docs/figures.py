@@ -21,12 +21,12 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Polygon,
 from matplotlib.path import Path as Curve
 
 import mcover
+from reproduction.rows import read_csv
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # reproduction is not installed
 
 from reproduction.figures import COLOURS  # noqa: E402
-from reproduction.rows import read_csv  # noqa: E402
 
 INK, RULE, PAPER = "#222222", "#bbbbbb", "#fffffe"
 COVERS = [COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[3]]

@@ -94,8 +94,7 @@ def _show(options: argparse.Namespace) -> int:
     if options.csv:
         _print(f"{write_csv(rows.values(), options.csv)} rows written to {options.csv}")
     if options.output:
-        from reproduction.figures import study_figure
-        from reproduction.style import save
+        from reproduction.figures import save, study_figure
 
         _print(f"figure written to {save(study_figure(summary), options.output)}")
     return 0

@@ -1,7 +1,6 @@
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time

@@ -21,8 +21,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from optim_battery import CASES, Quadratics, alone  # noqa: E402
-from tiny_models import MODELS, tiny  # noqa: E402
 from torch import nn  # noqa: E402
 
 from mcover import (  # noqa: E402
@@ -40,6 +38,8 @@ from mcover import (  # noqa: E402
 )
 from mcover.nn import binary  # noqa: E402
 from mcover.optim import ReplicatedSGD  # noqa: E402
+from optim_battery import CASES, Quadratics, alone  # noqa: E402
+from tiny_models import MODELS, tiny  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -174,7 +174,9 @@ def states(got: nn.Module, want: nn.Module) -> Pairs:
 
 def trained_as_base(make: Make, routing: str) -> Pairs:
     base, x = make(0)
-    covered = train(lift(base, 1, RING, routing, seed=0), x, partial(cover_loss, squares, target=0.5))
+    covered = train(
+        lift(base, 1, RING, routing, seed=0), x, partial(cover_loss, squares, target=0.5)
+    )
     train(base, x, partial(squares, target=0.5))
     yield from states(covered.collapse(), base.eval())
 

@@ -42,7 +42,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
+        if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise ModuleNotFoundError(
             "pictures need matplotlib, which is not installed; write pip install 'mcover[plot]'.",

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+
+import mcover
 from reproduction.executors import InlineExecutor, make_executor
 from reproduction.runner import run
 from reproduction.store import Store
 from reproduction.study import Plan
-
-import mcover
 
 TESTS = Path(__file__).parents[1] / "reproduction"
 # Sockets that Dask and Ray leave open, and warnings of their own, are not tested here.

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from reproduction.study import Cell
-
 from mcover import McoverError
+from reproduction.study import Cell
 
 
 @dataclass(frozen=True)

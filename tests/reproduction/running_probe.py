@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import probe_kind
+
 from reproduction.executors import make_executor
 from reproduction.runner import run
 from reproduction.store import Store

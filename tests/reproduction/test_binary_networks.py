@@ -8,6 +8,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.random import SeedSequence
+from torch.nn import functional
+from torch.optim.swa_utils import update_bn
+
+import mcover
+from mcover import Directed, Messages
+from mcover.errors import McoverError
+from mcover.nn import binary
+from mcover.plain import from_plain, to_plain
+from reproduction import data
 from reproduction.binary_models import BinaryConv, BinaryMlp
 from reproduction.models import Mlp, one_thread
 from reproduction.studies import find_study
@@ -27,15 +36,6 @@ from reproduction.training import (
     Training,
 )
 from reproduction.training.loop import Batches, fit
-from torch.nn import functional
-from torch.optim.swa_utils import update_bn
-
-import mcover
-from mcover import Directed, Messages
-from mcover.errors import McoverError
-from mcover.nn import binary
-from mcover.plain import from_plain, to_plain
-from reproduction import data
 
 ADAM = Training(3, 60, lr=0.01, evaluate_every=3, optimizer="adam", lr_schedule="cosine")
 SMALL = BinaryTrial("digits", ADAM, images=200, hidden=16)

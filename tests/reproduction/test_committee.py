@@ -8,6 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_committee import votes
+
+import mcover
+from mcover.errors import McoverError
 from reproduction.committee import (
     FAST,
     SLOW,
@@ -21,9 +24,6 @@ from reproduction.committee import (
     unit_rows,
 )
 from reproduction.training.options import SHARPEST
-
-import mcover
-from mcover.errors import McoverError
 
 SHARP = SLOW.at(20_000)
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from reference_committee import routed_loss
-from reproduction.committee import SLOW, CommitteeMachine, machine_of, unit_rows
-from reproduction.training.fused import FusedGradient, paths
-from reproduction.training.objectives import CommitteeObjective
 
 import mcover
 from mcover.errors import McoverError
+from reproduction.committee import SLOW, CommitteeMachine, machine_of, unit_rows
+from reproduction.training.fused import FusedGradient, paths
+from reproduction.training.objectives import CommitteeObjective
 
 INPUTS, HIDDEN, COVERS = 4, 3, 3
 LIFTS = {

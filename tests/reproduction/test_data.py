@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reproduction.data import Dataset, holdout, load, mislabel, pooled, signs, subset
 
 from mcover.errors import McoverError
 from reproduction import published
+from reproduction.data import Dataset, holdout, load, mislabel, pooled, signs, subset
 
 
 def idx_bytes(array):

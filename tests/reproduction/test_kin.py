@@ -7,6 +7,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.random import SeedSequence
+from torch.func import functional_call
+from torch.nn import functional
+
+import mcover
+from mcover import Directed, Identity, McoverError, Uniform
+from reproduction import data
 from reproduction.committee import CommitteeMachine
 from reproduction.models import Mlp, one_thread
 from reproduction.studies import find_study
@@ -26,12 +32,6 @@ from reproduction.training import (
 )
 from reproduction.training.draws import Batches
 from reproduction.training.objectives import DistillingObjective, distance
-from torch.func import functional_call
-from torch.nn import functional
-
-import mcover
-from mcover import Directed, Identity, McoverError, Uniform
-from reproduction import data
 
 TINY = Mlp((64, 12, 10))
 SMALL = {"images": 100, "model": "small-mlp"}

@@ -6,12 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduction.perceptron import (
-    MessagePassingTrial,
-    PerceptronTrial,
-)
-from reproduction.rows import read_csv
-from reproduction.studies import STUDIES, find_study
 
 from mcover import (
     RSA,
@@ -25,6 +19,12 @@ from mcover import (
 )
 from mcover.annealing import amp
 from mcover.plain import from_plain, to_plain
+from reproduction.perceptron import (
+    MessagePassingTrial,
+    PerceptronTrial,
+)
+from reproduction.rows import read_csv
+from reproduction.studies import STUDIES, find_study
 
 RESULTS = Path(__file__).parents[2] / "reproduction" / "results"
 SHORT = LinearSchedule(0.4, 0.01, 0.01)

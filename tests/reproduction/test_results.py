@@ -3,9 +3,13 @@
 from collections import Counter
 
 import pytest
+
+from mcover import McoverError
+from mcover.plain import from_plain
+from reproduction import data
 from reproduction.pages import RESULTS, check_pages
 from reproduction.perceptron import MessagePassingTrial, PerceptronTrial
-from reproduction.rows import KINDS, by_key, config_of, read_csv
+from reproduction.rows import KINDS, by_key, read_csv, trial_id
 from reproduction.studies import STUDIES, find_study
 from reproduction.studies.costs import CostTrial
 from reproduction.summary import summarize
@@ -17,10 +21,6 @@ from reproduction.training import (
     NetworkTrial,
     RepeatedTrial,
 )
-
-from mcover import McoverError
-from mcover.plain import from_plain
-from reproduction import data
 
 # Trials of each study at the scale of the paper, by kind.
 COUNTS = {

@@ -4,18 +4,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from probe_kind import Probe
-from reproduction.data import load, subset
-from reproduction.executors import InlineExecutor
-from reproduction.figures import COLUMN, study_figure
-from reproduction.models import Mlp
-from reproduction.rows import KINDS, by_key, make_row
-from reproduction.runner import run
-from reproduction.store import Store
-from reproduction.studies import STUDIES, find_study
-from reproduction.study import SCALES, Choosing, Plan
-from reproduction.style import save
-from reproduction.summary import Summary, Table, gain_title, summarize
-from reproduction.training import Training, fit
 
 from mcover import (
     GaussianRing,
@@ -28,6 +16,17 @@ from mcover import (
     teacher_student,
 )
 from mcover.statistics import time_to_solution
+from reproduction.data import load, subset
+from reproduction.executors import InlineExecutor
+from reproduction.figures import COLUMN, save, study_figure
+from reproduction.models import Mlp
+from reproduction.rows import KINDS, by_key, make_row
+from reproduction.runner import run
+from reproduction.store import Store
+from reproduction.studies import STUDIES, find_study
+from reproduction.study import SCALES, Choosing, Plan
+from reproduction.summary import Summary, Table, gain_title, summarize
+from reproduction.training import Training, fit
 
 CANDIDATES = "Chosen on held-out data"
 

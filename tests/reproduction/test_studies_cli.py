@@ -1,4 +1,5 @@
 import pytest
+
 from reproduction.__main__ import main
 from reproduction.rows import read_csv
 from reproduction.store import Store

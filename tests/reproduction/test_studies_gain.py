@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+from mcover.statistics import holm, mean, paired
 from reproduction.figures import study_figure
 from reproduction.rows import by_key, make_row
 from reproduction.studies import find_study
 from reproduction.study import Cell, Plan, Study
 from reproduction.summary import gain_title, summarize
 from reproduction.training import NetworkTrial
-
-from mcover.statistics import holm, mean, paired
 
 ERRORS = {
     # By place: plain is better at 10 and dropout at 20.

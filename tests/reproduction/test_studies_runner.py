@@ -10,16 +10,16 @@ from pathlib import Path
 import probe_kind
 import pytest
 from probe_kind import Probe
-from reproduction.executors import InlineExecutor, make_executor
-from reproduction.rows import by_key
-from reproduction.runner import run
-from reproduction.store import Store
-from reproduction.study import Cell, Choosing, Plan
 
 import mcover
 import reproduction
 from interrupting import interruptible
 from mcover import McoverError
+from reproduction.executors import InlineExecutor, make_executor
+from reproduction.rows import by_key
+from reproduction.runner import run
+from reproduction.store import Store
+from reproduction.study import Cell, Choosing, Plan
 
 SCRIPT = Path(__file__).parent / "running_probe.py"
 

@@ -1,10 +1,10 @@
 import pandas as pd
 import pytest
 from probe_kind import Probe
-from reproduction.rows import by_key, make_row, read_csv, trial_hash, trial_id, write_csv
-from reproduction.store import Store
 
 from mcover import McoverError
+from reproduction.rows import by_key, make_row, read_csv, trial_hash, trial_id, write_csv
+from reproduction.store import Store
 
 ROWS = [
     make_row(Probe("a"), 0, {"value": 0.1}, "", 1.5),

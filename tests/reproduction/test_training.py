@@ -5,6 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
+
+from mcover.errors import McoverError
+from reproduction import data
 from reproduction.models import Conv, Mlp
 from reproduction.training import (
     EMA,
@@ -19,11 +24,6 @@ from reproduction.training import (
     draws,
 )
 from reproduction.training.loop import fit
-from torch import nn
-from torch.nn import functional
-
-from mcover.errors import McoverError
-from reproduction import data
 
 TINY = Mlp((64, 24, 10))
 WHOLE = 10_000  # a batch of all images: the order then plays no part

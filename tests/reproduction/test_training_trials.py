@@ -6,6 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+
+from mcover import Directed, GaussianRing, Identity, Messages, Uniform
+from mcover.errors import McoverError
+from mcover.plain import from_plain, to_plain
 from reproduction.committee import FAST, CommitteeMachine, machine_of
 from reproduction.training import (
     EMA,
@@ -25,10 +29,6 @@ from reproduction.training import (
     Training,
 )
 from reproduction.training.trials import outcome
-
-from mcover import Directed, GaussianRing, Identity, Messages, Uniform
-from mcover.errors import McoverError
-from mcover.plain import from_plain, to_plain
 
 METHODS = (
     SGD(),

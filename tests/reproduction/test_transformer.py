@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from reproduction.models import Transformer
 from torch.nn import functional
 
 import mcover
 from mcover import Directed, Identity, McoverError, Messages, Uniform
+from reproduction.models import Transformer
 
 KIND = Transformer((6, 4), width=8, layers=2, heads=2, classes=3)
 IMAGES = torch.randn(5, 6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -11,22 +11,15 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mcover import checks
-from mcover.announce import announced
-from mcover.errors import McoverError
-from mcover.lifting import Directed, Messages, Settings
-from mcover.nn import directed, trees
+from mcover.lifting import Settings
+from mcover.nn import trees
 from mcover.nn.collapse import collapse, cover, ensemble
 from mcover.nn.execution import Execution
 from mcover.nn.files import save
 from mcover.nn.mixing import Rules
 from mcover.nn.modules import Override
 from mcover.nn.report import report
-from mcover.nn.running import Runner
-from mcover.routing import BYTE_COVERS, draw_indexed_bank
-from mcover.seeds import seed_sequence
-
-_PAGE = 512  # bytes
+from mcover.nn.state import State
 
 
 class NextRoutes(NamedTuple):

@@ -69,8 +69,8 @@ class Execution:
         instead of messages. A model that writes to its input would then change it for the covers
         that run later. Whether it does cannot be known before it has run, and copying every input
         for each cover would make that layer mix messages. So the first forward, in training and in
-        evaluation, runs on one watched copy. If the copy was written to, everything the forward did is undone, and from
-        then on each cover has its own copy.
+        evaluation, runs on one watched copy. If the copy was written to, everything the forward did
+        is undone, and from then on each cover has its own copy.
         """
         state, inputs = self.state, (args, kwargs)
         with self.lock:

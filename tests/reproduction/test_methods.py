@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from reproduction.committee import CommitteeMachine
-from reproduction.models import Mlp
-from reproduction.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Soup, Training
-from reproduction.training.draws import Batches
-from reproduction.training.loop import fit
 from torch import nn
 from torch.nn import functional
 
 import mcover
 from mcover.errors import McoverError
 from reproduction import data
+from reproduction.committee import CommitteeMachine
+from reproduction.models import Mlp
+from reproduction.training import EMA, RSGD, SAM, SGD, SWA, Elastic, Entropy, Lifted, Soup, Training
+from reproduction.training.draws import Batches
+from reproduction.training.loop import fit
 
 TINY = Mlp((64, 12, 10))
 METHODS = (
