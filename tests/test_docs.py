@@ -67,8 +67,9 @@ def test_the_commands_of_a_page_exist(page):
                 assert importlib.util.find_spec(module)
             case ["make", *asked]:
                 assert set(asked) <= targets
-            case ["pip", "install", "-r", file]:
+            case ["pip", "install", "-e", what, "-r", file]:
                 assert (ROOT / file).is_file()
+                assert set(re.findall(r"[\w-]+", what.partition("[")[2])) <= set(extras)
             case ["pip", "install", what]:
                 assert set(re.findall(r"[\w-]+", what.partition("[")[2])) <= set(extras)
             case ["python", script, *_]:
