@@ -8,9 +8,9 @@ import tomllib
 
 import pytest
 
-import mcover.cli.main
-import reproduction.__main__
+from mcover.cli.main import _parser as mcover_parser
 from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, QUANTIZERS, ROOT, blocks, printed, shown
+from reproduction.__main__ import _parser as reproduction_parser
 
 RESULTS = ["reproduction/results/README.md", "reproduction/results/frontier.md"]
 OTHERS = ["CONTRIBUTING.md", "SECURITY.md", *RESULTS]
@@ -60,15 +60,16 @@ def test_the_commands_of_a_page_exist(page):
         words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
         match words:
             case ["mcover", *rest]:
-                mcover.cli.main._parser().parse_args(rest)  # exits where it does not parse
+                mcover_parser().parse_args(rest)  # exits where it does not parse
             case ["python", "-m", "reproduction", *rest]:
-                reproduction.__main__._parser().parse_args(rest)
+                reproduction_parser().parse_args(rest)
             case ["python", "-m", module, *_]:
                 assert importlib.util.find_spec(module)
             case ["make", *asked]:
                 assert set(asked) <= targets
-            case ["pip", "install", "-r", file]:
+            case ["pip", "install", "-e", what, "-r", file]:
                 assert (ROOT / file).is_file()
+                assert set(re.findall(r"[\w-]+", what.partition("[")[2])) <= set(extras)
             case ["pip", "install", what]:
                 assert set(re.findall(r"[\w-]+", what.partition("[")[2])) <= set(extras)
             case ["python", script, *_]:
