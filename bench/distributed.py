@@ -111,11 +111,11 @@ def rank_main(rank: int, ranks: int, port: int, given: argparse.Namespace, pipe:
         step = stepping(part, given.batch)
         step()
         dist.barrier()
-        before, counted = sent_by_sockets(), part.across.sent
+        before, counted = sent_by_sockets(), part.exchange.sent
         seconds = measure(step, given.steps)
         done = given.steps + 1
         moved = (sent_by_sockets() - before) / done
-        results[name] = moved, (part.across.sent - counted) / done, seconds
+        results[name] = moved, (part.exchange.sent - counted) / done, seconds
         dist.barrier()
     pipe.send(results)  # type: ignore[attr-defined]
     dist.barrier()

@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from mcover import Directed, GaussianRing, McoverError, Uniform, lift
 from mcover.nn import directed
-from mcover.nn.directed import gather, slices, sources, virtual_models
+from mcover.nn.directed import gather, sources, spans, virtual_models
 from mcover.routing import draw_indexed_bank
 from reference import directed_lift
 
@@ -248,8 +248,8 @@ def test_virtual_models_are_those_of_the_reference(granularity):
     covers = 3
     base = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     stacks = {n: torch.randn(covers, *p.shape) for n, p in base.named_parameters()}
-    spans = dict(slices(stacks, granularity))
-    count = max(span.stop for span in spans.values())
+    where = dict(spans(stacks, granularity))
+    count = max(span.stop for span in where.values())
     bank = draw_indexed_bank(Uniform(), covers, count, 2, seed=0)
     index, table, back = map(torch.from_numpy, (bank.index, bank.table, bank.inverse_table))
     x = torch.randn(5, 4)
@@ -257,7 +257,7 @@ def test_virtual_models_are_those_of_the_reference(granularity):
     def source(name, place):
         shape = stacks[name].shape[1:]
         within = {"weight": np.ravel_multi_index(place, shape), "unit": place[0], "tensor": 0}
-        return spans[name].start + int(within[granularity])
+        return where[name].start + int(within[granularity])
 
     for s in range(2):
         rows = virtual_models(stacks, granularity, index[s], table, back)

@@ -864,7 +864,7 @@ def test_computed_weights_mix_train_and_collapse(routing, kind, method):
         losses.append(loss.item())
     assert losses[-1] < losses[0]
     if routing == "messages":
-        assert "1" in covered.met
+        assert "1" in covered._met
     net = covered.collapse()
     assert list(net.state_dict()) == list(model.state_dict())
     assert net(x).shape == (4, 3)
@@ -982,7 +982,7 @@ def test_context_variables_reach_the_covers():
 
 def test_a_lift_that_takes_long_says_what_it_does(monkeypatch, caplog):
     from mcover import progress
-    from mcover.nn import covered as module
+    from mcover.nn import state as module
 
     model = nn.Linear(30, 20)
     lift(model, 3, RING, "directed", seed=0)

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import reference
 from mcover.errors import McoverError
 from mcover.nn import mixing
-from mcover.nn.mixing import Geometry, block_slices, mix_convolution, mix_linear, mix_rows
+from mcover.nn.mixing import Geometry, block_slices, mix_product, mix_slices
 
 TOLERANCE = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-10},
@@ -54,7 +54,8 @@ class Linear:
         ]
 
     def mix(self, factors, weight, bias, *xs):
-        return mix_linear(xs if len(xs) > 1 else xs[0], weight, factors, bias)
+        inputs = xs if len(xs) > 1 else xs[0]
+        return mix_product(mixing.Linear(), inputs, weight, factors, bias)
 
     def loops(self, factors, weight, bias, *xs):
         xs = [*xs] if len(xs) > 1 else [*xs] * self.covers
@@ -81,7 +82,8 @@ class Convolution(Linear):
         return [weight, *super().tensors(dtype)[1:]]
 
     def mix(self, factors, weight, bias, *xs):
-        return mix_convolution(xs if len(xs) > 1 else xs[0], weight, factors, bias, self.at)
+        inputs = xs if len(xs) > 1 else xs[0]
+        return mix_product(mixing.Convolution(self.at), inputs, weight, factors, bias)
 
     def loops(self, factors, weight, bias, *xs):
         xs = [*xs] if len(xs) > 1 else [*xs] * self.covers
@@ -299,17 +301,17 @@ def test_the_number_of_threads_changes_no_bit(layer):
 
 
 @pytest.mark.parametrize("units", [1, 6], ids=["exact", "for each unit"])
-def test_rows_mix_as_the_loops_say(units):
+def test_slices_mix_as_the_loops_say(units):
     factors = mixer(units, 1, 3)
     ids, tables = torch.tensor([[0, 3], [3, 1]]), [draw(5, 6, seed=a) for a in range(3)]
     expected = reference.message_embedding(ids, tables, factors)
     rows = tuple(table[ids].requires_grad_() for table in tables)
-    for one, two in zip(mix_rows(rows, factors), expected, strict=True):
+    for one, two in zip(mix_slices(rows, factors), expected, strict=True):
         assert one.is_contiguous()
         torch.testing.assert_close(one, two)
-    assert torch.autograd.gradcheck(lambda *r: mix_rows(r, factors), rows)
-    assert torch.autograd.gradgradcheck(lambda *r: [y**2 for y in mix_rows(r, factors)], rows)
-    mix_rows(rows, factors)[1].relu_()
+    assert torch.autograd.gradcheck(lambda *r: mix_slices(r, factors), rows)
+    assert torch.autograd.gradgradcheck(lambda *r: [y**2 for y in mix_slices(r, factors)], rows)
+    mix_slices(rows, factors)[1].relu_()
 
 
 def test_a_counter_of_flops_sees_all_of_the_mixing():

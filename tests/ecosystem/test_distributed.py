@@ -53,7 +53,7 @@ def spread_out(cases: Any, covers: int, cover_ranks: int) -> list[Any]:
         losses, grads = train(model, part, kind, place=place, places=places)
         for name, value in part.net.named_parameters():
             if name in part.lifted and len(value) < covers:
-                grads[name] = torch.stack(part.across.all_gather(grads[name].unbind()))
+                grads[name] = torch.stack(part.exchange.all_gather(grads[name].unbind()))
         total = torch.stack([part.total(loss) for loss in losses])
         results.append((total, grads, part.gather().state_dict(), part.layout))
     return results
@@ -116,9 +116,9 @@ def sending() -> Any:
         covered = mcover.lift(model, 4, mcover.Uniform(), routing, seed=0)
         part = distributed.spread(covered, mesh)
         loss = mcover.cover_loss(F.mse_loss, part(torch.ones(5, 6)), torch.zeros(5, 3))
-        before = part.across.sent
+        before = part.exchange.sent
         loss.backward()
-        sent[name] = before, part.across.sent - before
+        sent[name] = before, part.exchange.sent - before
     return sent
 
 

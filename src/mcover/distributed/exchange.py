@@ -35,7 +35,7 @@ from torch import Tensor
 from mcover.compiled import njit
 from mcover.distributed.ranks import failing_together
 from mcover.nn.directed import WORDS, fits_loops
-from mcover.nn.mixing import Covers
+from mcover.nn.mixing import Covers, Product, Rules, mix_weights
 
 Layout = Literal["routed", "whole"]
 
@@ -64,35 +64,27 @@ class Exchange:
         """The covers of a rank."""
         return range(rank * self.own, (rank + 1) * self.own)
 
-    def complete(self, parts: Covers) -> Covers:
-        """Sums over ranks of M tensors, those of the covers held here."""
-        return _apply(_SumScatter, self, *parts)
+    def complete(self, sums: Covers) -> Covers:
+        """M partial sums, added over ranks; returns those of the covers held here."""
+        return _apply(_SumScatter, self, *sums)
 
-    def mixes_weights(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether mixed weights are fewer than results, for covers that share ``x``.
-
-        A rank with a single cover cannot know that the others have the same input.
-        """
-        inputs = weight.shape[2] if weight.ndim == 3 else x.shape[1]
-        return self.own > 1 and weight[0, 0].numel() <= x.numel() // max(1, inputs)
-
-    def sum_scatter(self, parts: Sequence[Tensor]) -> Covers:
+    def sum_scatter(self, sums: Sequence[Tensor]) -> Covers:
         """Without gradients.
 
         The reduce-scatter of gloo is an all-reduce inside, which moves twice the bytes: there an
         all-to-all and a sum do the same.
         """
-        whole = torch.stack(list(parts))
-        self.sent += whole.nbytes * (self.size - 1) // self.size
+        stack = torch.stack(list(sums))
+        self.sent += stack.nbytes * (self.size - 1) // self.size
         with failing_together("a meeting of covers"):
-            if whole.is_cpu:  # gloo's, whatever else the group has for other devices
-                received = torch.empty_like(whole)
-                dist.all_to_all_single(received, whole, group=self.group)
+            if stack.is_cpu:  # gloo's, whatever else the group has for other devices
+                received = torch.empty_like(stack)
+                dist.all_to_all_single(received, stack, group=self.group)
                 by_rank = received.unflatten(0, (self.size, self.own))
                 return tuple(by_rank[:, k].sum(0) for k in range(self.own))
-            out = torch.empty_like(whole[: self.own])
-            dist.reduce_scatter(out, list(whole.split(self.own)), group=self.group)
-        return tuple(row.clone() for row in out)  # tensors of their own, as of any meeting
+            out = torch.empty_like(stack[: self.own])
+            dist.reduce_scatter(out, list(stack.split(self.own)), group=self.group)
+        return tuple(own.clone() for own in out)  # tensors of their own, as of any meeting
 
     def all_gather(self, rows: Sequence[Tensor]) -> Covers:
         """What all ranks have of M/R covers each, as M tensors; without gradients."""
@@ -122,12 +114,55 @@ class Exchange:
         return incoming
 
 
+class RankRules(Rules):
+    """The rules of meetings, wrapped for covers on several ranks.
+
+    Every sum at a meeting runs over the covers that are read. The mixers of a rank have the columns
+    of its own covers only, so the wrapped rule gives M partial sums, and one collective adds them
+    up and leaves each rank those of its own covers. Biases are added after that: a bias belongs to
+    the cover that reads, and would be counted once for each rank before.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    def product(
+        self,
+        product: Product,
+        xs: Covers | Tensor,
+        weight: Tensor,
+        mixer: Tensor,
+        bias: Tensor | None,
+    ) -> Covers:
+        """Completes mixed weights where covers share the input, and mixed messages otherwise."""
+        biases = [None] * len(weight) if bias is None else bias.unbind()
+        if isinstance(xs, Tensor) and self._mixes_weights(xs, weight):
+            mixed = zip(self.exchange.complete(mix_weights(weight, mixer)), biases, strict=True)
+            return tuple(product.of_one_cover(xs, w, b) for w, b in mixed)
+        xs = (xs,) * len(weight) if isinstance(xs, Tensor) else xs
+        sums = self.exchange.complete(super().product(product, xs, weight, mixer, None))
+        outs = zip(sums, biases, strict=True)
+        return tuple(y if b is None else product.add_bias(y, b) for y, b in outs)
+
+    def lookup(self, slices: Sequence[Tensor], mixer: Tensor) -> Covers:
+        """Completes what covers looked up."""
+        return self.exchange.complete(super().lookup(slices, mixer))
+
+    def _mixes_weights(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether mixed weights are fewer than results, for covers that share ``x``.
+
+        A rank with a single cover cannot know that the others have the same input.
+        """
+        inputs = weight.shape[2] if weight.ndim == 3 else x.shape[1]
+        return self.exchange.own > 1 and weight[0, 0].numel() <= x.numel() // max(1, inputs)
+
+
 class _SumScatter(torch.autograd.Function):
     """M tensors to those of the covers held here; gradients return by an all-gather."""
 
     @staticmethod
-    def forward(exchange: Exchange, *parts: Tensor) -> Covers:
-        return exchange.sum_scatter(parts)
+    def forward(exchange: Exchange, *sums: Tensor) -> Covers:
+        return exchange.sum_scatter(sums)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Covers) -> None:

@@ -13,13 +13,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from mcover import checks
-from mcover.distributed.exchange import Exchange, Layout, Reads, routed_models
+from mcover.distributed.exchange import Exchange, Layout, RankRules, Reads, routed_models
 from mcover.distributed.ranks import DIMENSIONS, agree, facts, failing_together, groups_of, in_step
 from mcover.errors import McoverError
 from mcover.lifting import Directed
 from mcover.nn import directed, trees
-from mcover.nn.copies import without_graph
-from mcover.nn.covered import Covered, checksum
+from mcover.nn.covered import Covered
+from mcover.nn.modules import without_graph
+from mcover.nn.state import checksum
 
 
 def spread(
@@ -89,36 +90,35 @@ class Spread(Covered):
     Attributes:
         mesh: covers × data.
         layout: how the directed lift is laid out: "routed" or "whole"; None for messages.
-        across: the collectives, and what they have sent so far, ``across.sent``.
+        exchange: the collectives, and the bytes they have sent so far, ``exchange.sent``.
     """
-
-    across: Any
 
     def __init__(self, covered: Covered, mesh: DeviceMesh, layout: str, check: bool) -> None:
         self.mesh, self.check = mesh, check
-        self.across = Exchange(mesh.get_group("covers"), covered.covers)
-        self.layout = _layout(covered, self.across, layout)
+        self.exchange = Exchange(mesh.get_group("covers"), covered.covers)
+        self.layout = _layout(covered, self.exchange, layout)
         memo = without_graph(covered.net)
-        held = slice(self.across.held.start, self.across.held.stop)
-        split = covered.state_stacks() | ({} if self.layout == "whole" else covered.stacks())
-        for stack in split.values():
+        held = slice(self.exchange.held.start, self.exchange.held.stop)
+        divided = covered.state_stacks() | ({} if self.layout == "whole" else covered.stacks())
+        for stack in divided.values():
             own = stack.detach()[held].clone()
             trained = isinstance(stack, nn.Parameter)
             memo[id(stack)] = nn.Parameter(own, stack.requires_grad) if trained else own
         net = copy.deepcopy(covered.net, memo)
-        super().__init__(net, covered.settings, covered.lifted, covered.state, covered.seed)
+        rules = RankRules(self.exchange)
+        super().__init__(net, covered.settings, covered.lifted, covered.state, covered.seed, rules)
         self.steps, self.redraws = covered.steps, covered.redraws
-        self.draw(self.redraws)
+        self._draw(self.redraws)
         self.train(covered.training)
-        split_ids = {id(stack) for stack in self._split()}
+        split = set(self._split())
         for value in self.parameters():
-            if value.requires_grad and id(value) not in split_ids:
-                value.register_hook(self.across.sum)
+            if value.requires_grad and value not in split:
+                value.register_hook(self.exchange.sum)
 
     @property
     def held(self) -> range:
         """The covers that this rank runs."""
-        return self.across.held
+        return self.exchange.held
 
     def _split(self) -> list[Tensor]:
         """Stacks that hold the covers of this rank only."""
@@ -127,26 +127,25 @@ class Spread(Covered):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.check:
-            in_step(self, trees.tensors((args, kwargs)), True, self.across.group)
+            in_step(self, trees.tensors((args, kwargs)), True, self.exchange.group)
         return super().__call__(*args, **kwargs)
 
     def each(self, *args: Any, **kwargs: Any) -> Any:
         """Runs each cover of this rank on inputs of its own, (M/R, B, ...)."""
         if self.check:
-            in_step(self, trees.tensors((args, kwargs)), False, self.across.group)
+            in_step(self, trees.tensors((args, kwargs)), False, self.exchange.group)
         return super().each(*args, **kwargs)
 
-    def rows(self, which: int) -> list[Sequence[Tensor]]:
-        """The tensors that the covers of this rank run with in one pass, stack by stack."""
+    def _slices(self, which: int) -> list[Sequence[Tensor]]:
         how, stacks = self.settings.routing, self.stacks()
         if self.layout is None or not isinstance(how, Directed):
-            return super().rows(which)
+            return super()._slices(which)
         if self.layout == "whole":
-            return [rows[self.held.start : self.held.stop] for rows in super().rows(which)]
+            return [own[self.held.start : self.held.stop] for own in super()._slices(which)]
         index, table = self.route_index[which], self.route_table
         plans = [
-            Reads(self.across, index[span], table, stacks[name].shape[1:])
-            for name, span in directed.slices(stacks, how.granularity)
+            Reads(self.exchange, index[span], table, stacks[name].shape[1:])
+            for name, span in directed.spans(stacks, how.granularity)
         ]
         return list(routed_models(plans, list(stacks.values())))
 
@@ -170,15 +169,15 @@ class Spread(Covered):
         """
         memo = without_graph(self.net)
         for stack in self._split():
-            whole = torch.stack(self.across.all_gather(stack.detach().unbind()))
+            full = torch.stack(self.exchange.all_gather(stack.detach().unbind()))
             trained = isinstance(stack, nn.Parameter)
-            memo[id(stack)] = nn.Parameter(whole, stack.requires_grad) if trained else whole
+            memo[id(stack)] = nn.Parameter(full, stack.requires_grad) if trained else full
         net = copy.deepcopy(self.net, memo)
         for value in net.parameters():
             value.grad = None
         covered = Covered(net, self.settings, self.lifted, self.state, self.seed)
         covered.steps, covered.redraws = self.steps, self.redraws
-        covered.draw(self.redraws)
+        covered._draw(self.redraws)
         return covered.train(self.training)
 
     def sharded_state_dict(self) -> dict[str, Tensor]:
@@ -206,9 +205,9 @@ class Spread(Covered):
 
     collapse = cover = ensemble = report = save = _gather_first
 
-    def _drawn_anew(self, number: int) -> dict[str, Tensor]:
+    def _draw_routes(self, number: int) -> dict[str, Tensor]:
         """Routes of all; of mixers only the columns of the covers that are read here."""
-        drawn = super()._drawn_anew(number)
+        drawn = super()._draw_routes(number)
         if self.is_directed:
             return drawn
         held = slice(self.held.start, self.held.stop)
@@ -218,12 +217,12 @@ class Spread(Covered):
         """That of the ordinary covered model, whose mixers are whole."""
         if self.is_directed:
             return super()._checksum()
-        return checksum(super()._drawn_anew(self._drawn).values())
+        return checksum(super()._draw_routes(self._drawn).values())
 
     def _least(self, scale: Tensor) -> Tensor:
         least = super()._least(scale)
         with failing_together("the clipping of gradients"):
-            dist.all_reduce(least, dist.ReduceOp.MIN, group=self.across.group)
+            dist.all_reduce(least, dist.ReduceOp.MIN, group=self.exchange.group)
         return least
 
 
@@ -247,7 +246,7 @@ def traffic(covered: Covered, ranks: int) -> tuple[float, float]:
     crossing = (table // own != torch.arange(covered.covers, device=table.device) // own).sum(1)
     elements, crossed = 0, 0.0
     stacks = covered.stacks()
-    for name, span in directed.slices(stacks, how.granularity):  # type: ignore[union-attr]
+    for name, span in directed.spans(stacks, how.granularity):  # type: ignore[union-attr]
         count = stacks[name][0].numel()
         index = covered.route_index[:, span].long()
         elements += count

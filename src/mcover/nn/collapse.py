@@ -12,11 +12,12 @@ from torch.optim.swa_utils import update_bn
 from mcover import checks
 from mcover.errors import McoverError
 from mcover.nn import trees
+from mcover.nn.state import State
 
 How = Literal["mean", "sign"] | Callable[[Tensor], Tensor]
 
 
-def collapse(covered: Any, how: How = "mean", loader: Iterable[Any] | None = None) -> nn.Module:
+def collapse(covered: State, how: How = "mean", loader: Iterable[Any] | None = None) -> nn.Module:
     """One model of the base's class and ``state_dict`` keys, in evaluation mode.
 
     Args:
@@ -57,13 +58,13 @@ def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
     return made.to(stack.dtype)
 
 
-def cover(covered: Any, index: int) -> nn.Module:
+def cover(covered: State, index: int) -> nn.Module:
     """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
     index = checks.check_int("cover", index, -covered.covers, covered.covers - 1)
     return rebuilt(covered, lambda _, stack: stack[index], index)
 
 
-def ensemble(covered: Any, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
+def ensemble(covered: State, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
     """The mean prediction of the M covers as models by themselves, shape (B, ...).
 
     Of whole numbers and truth values it is the most frequent one, the smallest where several
@@ -95,25 +96,26 @@ def _split(output: Tensor, passes: int) -> Tensor:
     return output.unflatten(1, (passes, -1)).flatten(0, 1)
 
 
-def rebuilt(covered: Any, value: Callable[[str, Tensor], Tensor], index: int = 0) -> nn.Module:
+def rebuilt(covered: State, value: Callable[[str, Tensor], Tensor], index: int = 0) -> nn.Module:
     """The base model with ``value(name, stack)`` in the place of each stack, in evaluation mode.
 
     Tied names stay tied. What the model keeps in attributes is that of cover ``index``.
     """
-    made = {id(own): own for own in (*covered.net.parameters(), *covered.net.buffers())}
+    net = covered.net
+    made: dict[Tensor, Tensor] = {own: own for own in (*net.parameters(), *net.buffers())}
     for name, stack in (covered.stacks() | covered.state_stacks()).items():
-        made[id(stack)] = one = value(name, stack.detach())
+        made[stack] = one = value(name, stack.detach())
         if one.is_floating_point() and not bool(torch.isfinite(one).all()):
-            wrong = [k for k, row in enumerate(stack) if not bool(torch.isfinite(row).all())]
+            wrong = [k for k, own in enumerate(stack) if not bool(torch.isfinite(own).all())]
             raise McoverError(
                 f"{name!r} has values that are not finite"
                 + (f" (in covers {wrong})" if wrong else "")
                 + "; the training has diverged: lower the learning rate or clip gradients."
             )
-    copies = {key: one.detach().clone() for key, one in made.items()}
-    for own in covered.net.parameters():
-        copies[id(own)] = nn.Parameter(copies[id(own)], own.requires_grad)
-    return covered._runner.copies.apart(index, copies).eval()
+    values: dict[Tensor, Tensor] = {key: one.detach().clone() for key, one in made.items()}
+    for parameter in net.parameters():
+        values[parameter] = nn.Parameter(values[parameter], parameter.requires_grad)
+    return covered._cover_module(index, values).eval()
 
 
 def mean_over_covers(stack: Tensor) -> Tensor:

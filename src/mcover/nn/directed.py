@@ -43,7 +43,7 @@ def sources(shape: torch.Size, granularity: Granularity) -> int:
     return shape[0] if granularity == "unit" else shape.numel()
 
 
-def slices(stacks: Mapping[str, Tensor], granularity: Granularity) -> Iterator[tuple[str, slice]]:
+def spans(stacks: Mapping[str, Tensor], granularity: Granularity) -> Iterator[tuple[str, slice]]:
     """Where each stacked tensor's routes lie in the bank's row of sources."""
     start = 0
     for name, stack in stacks.items():
@@ -63,11 +63,13 @@ def virtual_models(
 
     Shape: index (sources,) of all stacks, tables (K, M); for each stack M tensors (*shape).
     """
-    rows: list[Sequence[Tensor]] = []
-    for name, span in slices(stacks, granularity):
+    slices: list[Sequence[Tensor]] = []
+    for name, span in spans(stacks, granularity):
         stack, own = stacks[name], index[span]
-        rows.append(gather(stack, own, table, inverse_table, stack[0].numel() // max(1, len(own))))
-    return rows
+        slices.append(
+            gather(stack, own, table, inverse_table, stack[0].numel() // max(1, len(own)))
+        )
+    return slices
 
 
 def gather(

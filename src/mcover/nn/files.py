@@ -9,7 +9,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
@@ -19,6 +18,7 @@ from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.lifting import Settings
 from mcover.nn.layers import full_name
+from mcover.nn.state import State
 from mcover.plain import from_plain, to_plain
 
 FORMAT = 3
@@ -38,7 +38,7 @@ class Config:
     tied: tuple[tuple[str, str], ...]  # another name of a tensor, and that which it is stored under
 
 
-def save(covered: Any, path: str | Path, *, frozen_too: bool = True) -> Path:
+def save(covered: State, path: str | Path, *, frozen_too: bool = True) -> Path:
     """Writes a file with the ending .safetensors, which :func:`mcover.nn.load` reads.
 
     Without ``frozen_too`` it has only what was trained, as of a large model with small adapters;
@@ -60,11 +60,11 @@ def save(covered: Any, path: str | Path, *, frozen_too: bool = True) -> Path:
     return write_atomic(_path(path), safetensors.save(tensors, header))
 
 
-def frozen_names(covered: Any) -> set[str]:
+def frozen_names(covered: State) -> set[str]:
     """Names, in the covered model, of parameters that all covers share and nobody trains."""
     named = covered.named_parameters(remove_duplicate=False)
-    stacks = {id(stack) for stack in covered.stacks().values()}
-    return {name for name, p in named if not p.requires_grad and id(p) not in stacks}
+    stacks = set(covered.stacks().values())
+    return {name for name, p in named if not p.requires_grad and p not in stacks}
 
 
 def read(path: str | Path) -> tuple[Path, Config, dict[str, Tensor]]:

@@ -7,8 +7,9 @@ stays its own, and so do computed weights, e.g. normalised or quantised ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: F401, N812  # for the doctest
@@ -17,10 +18,31 @@ from torch import Tensor, nn
 
 from mcover.errors import McoverError
 from mcover.lifting import Messages, Settings
-from mcover.nn.copies import structure
-from mcover.nn.meetings import Pass, Shape, Site
+from mcover.nn.modules import structure
 from mcover.routing import draw_mixers
 from mcover.topology import Topology
+
+
+class Shape(NamedTuple):
+    """What a mixer is for: output units, and the inputs that each of them reads."""
+
+    units: int
+    inputs: int
+    part: str = ""  # tells mixers apart where a layer has several
+    channels: bool = False  # whether inputs are channels of a convolution
+
+
+@dataclass(frozen=True)
+class MixingLayer:
+    """One layer that mixes: its name, and the shapes of its mixers by their parts."""
+
+    name: str
+    shapes: Mapping[str, Shape]
+
+    def place(self, part: str = "") -> str:
+        """What a mixer of the layer is called."""
+        return f"{self.name} ({part})" if part else self.name or "(model)"
+
 
 Shapes = Callable[[Any], Sequence[Shape]]
 
@@ -103,26 +125,27 @@ register(
 )
 
 
-def sites_of(
-    net: nn.Module, lifted: Sequence[str], settings: Settings, current: Pass
-) -> dict[str, Site]:
+def mixing_layers(
+    net: nn.Module, lifted: Sequence[str], settings: Settings
+) -> dict[str, MixingLayer]:
     """The layers of a covered model that mix, by name."""
     if not isinstance(settings.routing, Messages) or not settings.mixes:
         return {}
     lifts = [net.get_parameter(name) for name in lifted]
-    single = structure(net, {id(stack): stack.detach()[0] for stack in lifts})
+    # Shapes are asked of a tree with the base's own shapes: one slice in the place of each stack.
+    single = structure(net, {stack: stack.detach()[0] for stack in lifts})
     # Stacks of matrices or more: a layer whose bias alone is lifted has no messages to mix.
-    stacks = {id(stack) for stack in lifts if stack.ndim > 2}
-    sites: dict[str, Site] = {}
-    inside: set[int] = set()
+    stacks = {stack for stack in lifts if stack.ndim > 2}
+    found: dict[str, MixingLayer] = {}
+    inside: set[nn.Module] = set()
     for (name, layer), own in zip(net.named_modules(), single.modules(), strict=True):
-        mixes = id(layer) not in inside and any(id(p) in stacks for p in layer.parameters())
+        mixes = layer not in inside and any(p in stacks for p in layer.parameters())
         shapes = shapes_of(own) if mixes else ()
         if shapes:
-            sites[name] = Site(name, {shape.part: shape for shape in shapes}, current)
+            found[name] = MixingLayer(name, {shape.part: shape for shape in shapes})
         if isinstance(layer, nn.MultiheadAttention):  # multiplies by its projections itself
-            inside |= {id(child) for child in layer.children()}
-    return sites
+            inside |= set(layer.children())
+    return found
 
 
 def draw_mixer(

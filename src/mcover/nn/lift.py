@@ -171,8 +171,8 @@ def load(path: str | Path, model: nn.Module) -> Covered:
 
 def _check_mixing(covered: Covered) -> None:
     """Refuses a message lift in which nothing mixes, and warns where little does."""
-    inside = {id(p) for _, _, layer, _ in covered.mixing() for p in layer.parameters()}
-    apart = {n: s.numel() for n, s in covered.stacks().items() if id(s) not in inside}
+    inside = {p for _, _, layer, _ in covered.mixing() for p in layer.parameters()}
+    apart = {n: s.numel() for n, s in covered.stacks().items() if s not in inside}
     total = sum(stack.numel() for stack in covered.stacks().values())
     share = 1 - sum(apart.values()) / total
     if share >= 0.5:

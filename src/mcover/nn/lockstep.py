@@ -1,8 +1,9 @@
 """Covers in lockstep: each cover runs the base's own code, and all meet where messages cross.
 
 Every cover is a greenlet. It runs until it arrives at a layer that mixes, where it hands over its
-operands and stops; when all covers have arrived at that layer, the conductor computes it once for
-all of them, and each goes on with its own result. ``lockstep.md`` beside this file has the picture.
+slices and stops. When all covers have arrived at that layer, the conductor computes it once for
+all of them, and each continues with its own result. ``execution.md`` beside this file has the
+picture.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class Meeting(NamedTuple):
     """What a cover brings to a layer."""
 
     place: str  # the layer's name; covers meet when their places are equal
-    operands: Any
-    rule: MeetingRule  # takes the operands of all covers and gives each its result
+    slices: Any  # this cover's slice of each argument: input, weight, bias
+    rule: MeetingRule  # takes the slices of all covers and gives each its result
 
 
-def meet(place: str, operands: Any, rule: MeetingRule) -> Any:
-    """Waits until all covers are here, and returns this cover's part of ``rule(all operands)``."""
+def meet(place: str, slices: Any, rule: MeetingRule) -> Any:
+    """Waits until all covers are here, and returns this cover's slice of ``rule(all slices)``."""
     cover = getcurrent()
     if not isinstance(cover, _Cover):
         raise McoverError(
@@ -48,7 +49,7 @@ def meet(place: str, operands: Any, rule: MeetingRule) -> Any:
         )
     modes = _Modes.now()
     conductor: Any = cover.parent
-    result = conductor.switch(Meeting(place, operands, rule))
+    result = conductor.switch(Meeting(place, slices, rule))
     modes.restore(cover.guards)
     return result
 
@@ -134,7 +135,7 @@ def _all_meetings(covers: list[_Cover], begin: _Modes) -> list[Any]:
         if covers[0].dead:
             return arrived
         try:
-            results = arrived[0].rule([meeting.operands for meeting in arrived])
+            results = arrived[0].rule([meeting.slices for meeting in arrived])
         except Exception as error:
             covers[0].throw(error)  # so that the traceback names the line of the user's model
             raise

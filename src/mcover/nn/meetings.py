@@ -7,9 +7,8 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -17,53 +16,39 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from mcover.errors import McoverError
-from mcover.nn.copies import Override
-from mcover.nn.lockstep import inside_cover, meet
-from mcover.nn.mixing import Covers, Geometry, mix_convolution, mix_linear, mix_rows
+from mcover.nn.layers import MixingLayer, Shape
+from mcover.nn.lockstep import MeetingRule, inside_cover, meet
+from mcover.nn.mixing import Convolution, Geometry, Linear, Product, Rules
+from mcover.nn.modules import Override
 
-
-class Shape(NamedTuple):
-    """What a mixer is for: output units, and the inputs that each of them reads."""
-
-    units: int
-    inputs: int
-    part: str = ""  # tells mixers apart where a layer has several
-    channels: bool = False  # whether inputs are channels of a convolution
-
-
-class Across(Protocol):
-    """The other processes, where each holds some of the covers."""
-
-    def complete(self, parts: Covers) -> Covers:
-        """What covers held here get, of the M sums over the covers that each process holds."""
-
-    def mixes_weights(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether covers that share ``x`` mix weights, (M, units, ...), and not messages."""
+_LINEAR = Linear()
 
 
 @dataclass(eq=False)
 class Pass:
     """What layers look up while covers run."""
 
-    rows: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # by the id of their stack
-    stacks: dict[int, Tensor] = field(default_factory=dict)  # by the id of their first row
+    rules: Rules
+    slices: dict[Tensor, Sequence[Tensor]] = field(default_factory=dict)  # of each stack
+    stacks: dict[Tensor, Tensor] = field(default_factory=dict)  # by their first slice
     mixers: dict[str, Tensor] = field(default_factory=dict)  # by the place where covers meet
     met: dict[str, int] = field(default_factory=dict)  # how often they met there
-    across: Across | None = None
 
-    @property
-    def complete(self) -> Callable[[Covers], Covers] | None:
-        return None if self.across is None else self.across.complete
-
-    def begin(self, stacks: Sequence[Tensor], rows: Sequence[Sequence[Tensor]]) -> None:
-        self.rows = {id(stack): own for stack, own in zip(stacks, rows, strict=True)}
-        self.stacks = {id(own[0]): stack for stack, own in zip(stacks, rows, strict=True)}
+    def begin(self, slices: dict[Tensor, Sequence[Tensor]]) -> None:
+        """Starts a pass with these slices of each stack."""
+        self.slices = slices
+        self.stacks = {own[0]: stack for stack, own in slices.items()}
 
     def stacked(self, values: Sequence[Tensor]) -> Tensor:
-        """Values of the covers as one tensor: the stack itself, if they are its rows."""
-        stack = self.stacks.get(id(values[0]))
-        rows = () if stack is None else self.rows[id(stack)]
-        if stack is not None and all(a is b for a, b in zip(values, rows, strict=True)):
+        """One tensor a cover as a stack: the stack itself, if they are its slices.
+
+        Most weights at a meeting are the slices that were bound. Stacking those again would copy
+        every weight in each forward, and its backward would copy every gradient; the identity test
+        finds the stack that they came from. Computed weights (normalised, quantised) are stacked.
+        """
+        stack = self.stacks.get(values[0])
+        slices = () if stack is None else self.slices[stack]
+        if stack is not None and all(a is b for a, b in zip(values, slices, strict=True)):
             return stack
         if _is_one(values):
             return values[0].expand(len(values), *values[0].shape)
@@ -72,31 +57,36 @@ class Pass:
 
 @dataclass(eq=False)
 class Site:
-    """One layer that mixes."""
+    """One layer that mixes, while covers run."""
 
-    name: str
-    shapes: Mapping[str, Shape]  # of its mixers, by their parts
+    layer: MixingLayer
     current: Pass
 
-    def place(self, part: str = "") -> str:
-        return f"{self.name} ({part})" if part else self.name or "(model)"
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        return self.layer.shapes
 
-    def fits(self, weight: Any, turned: bool = False) -> bool:
+    def fits(self, weight: Any, transposed: bool = False) -> bool:
         """Whether this is the weight that the layer's mixer is for."""
         shape = self.shapes.get("")
         if shape is None or type(weight) not in (Tensor, nn.Parameter) or weight.ndim < 2:
             return False
         seen = tuple(weight.shape[:2])
-        return (seen[::-1] if turned else seen) == shape[:2]
+        return (seen[::-1] if transposed else seen) == shape[:2]
 
     def linear(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, part: str = "", turned: bool = False
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        part: str = "",
+        transposed: bool = False,
     ) -> Tensor:
-        """x W^T + b; ``turned`` where the weight is W^T."""
+        """x W^T + b; ``transposed`` where the weight is W^T."""
         if x.shape[-1:] != (self.shapes[part].inputs,):
-            return F.linear(x, weight.T if turned else weight, bias)  # torch says what is wrong
+            return F.linear(x, weight.T if transposed else weight, bias)  # torch says what is wrong
 
-        return self._product(mix_linear, part, x, weight, bias, turned)
+        return self._product(_LINEAR, part, x, weight, bias, transposed)
 
     def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, at: Geometry) -> Tensor:
         if x.ndim == weight.ndim - 1:
@@ -104,20 +94,20 @@ class Site:
         if not at.fits(x, weight):
             return at.convolve(x, weight, bias, at.groups)  # torch says what is wrong
 
-        return self._product(partial(mix_convolution, at=at), "", x, weight, bias)
+        return self._product(Convolution(at), "", x, weight, bias)
 
-    def lookup(self, rows: Tensor) -> Tensor:
-        """Rows of an embedding."""
+    def lookup(self, found: Tensor) -> Tensor:
+        """What an embedding looked up."""
 
-        def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
-            with _without_autocast(operands[0]):
-                mixer = self._mixer("", operands[0].dtype)
-                return mix_rows(tuple(operands), mixer, self.current.complete)
+        def rule(slices: Sequence[Any]) -> Sequence[Tensor]:
+            with _without_autocast(slices[0]):
+                mixer = self._mixer("", slices[0].dtype)
+                return self.current.rules.lookup(tuple(slices), mixer)
 
-        return self._meet("", rows, rule)
+        return self._meet("", found, rule)
 
-    def _meet(self, part: str, operands: Any, rule: Callable[..., Any]) -> Tensor:
-        result: Tensor = meet(self.place(part), operands, rule)
+    def _meet(self, part: str, slices: Any, rule: MeetingRule) -> Tensor:
+        result: Tensor = meet(self.layer.place(part), slices, rule)
         if result.requires_grad:
             result.register_hook(self._refuse_inside)
         return result
@@ -126,41 +116,39 @@ class Site:
         """A cover that differentiates in its forward would see its own messages only."""
         if inside_cover():
             raise McoverError(
-                f"the model computes gradients in its forward, through {self.name!r}, where covers "
-                "meet: they would lack what comes back from the other covers. Take "
+                f"the model computes gradients in its forward, through {self.layer.name!r}, where "
+                "covers meet: they would lack what comes back from the other covers. Take "
                 "routing='directed'."
             )
 
     def _mixer(self, part: str, dtype: torch.dtype) -> Tensor:
-        place = self.place(part)
+        place = self.layer.place(part)
         self.current.met[place] = self.current.met.get(place, 0) + 1
         return self.current.mixers[place].to(dtype)
 
     def _product(
         self,
-        mix: Callable[..., Sequence[Tensor]],
+        product: Product,
         part: str,
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        turned: bool = False,
+        transposed: bool = False,
     ) -> Tensor:
-        def rule(operands: Sequence[Any]) -> Sequence[Tensor]:
-            xs, weights, biases = zip(*operands, strict=True)
+        def rule(slices: Sequence[Any]) -> Sequence[Tensor]:
+            xs, weights, biases = zip(*slices, strict=True)
             stack = self.current.stacked(weights)
-            stack = stack.transpose(1, 2) if turned else stack
+            stack = stack.transpose(1, 2) if transposed else stack
             shift = None if biases[0] is None else self.current.stacked(biases)
             device = stack.device.type
             if torch.is_autocast_enabled(device):
                 to = torch.get_autocast_dtype(device)
                 xs, stack = tuple(_cast(x, to) for x in xs), _cast(stack, to)
                 shift = None if shift is None else _cast(shift, to)
-            common, across = xs[0] if _is_one(xs) else xs, self.current.across
-            if across is not None and common is xs[0] and not across.mixes_weights(common, stack):
-                common = xs
+            inputs = xs[0] if _is_one(xs) else xs
             with _without_autocast(stack):
                 mixer = self._mixer(part, stack.dtype)
-                return mix(common, stack, mixer, shift, complete=self.current.complete)
+                return self.current.rules.product(product, inputs, stack, mixer, shift)
 
         return self._meet(part, (x, weight, bias), rule)
 
@@ -201,14 +189,14 @@ def _of_linear(site: Site, input: Tensor, weight: Tensor, bias: Tensor | None = 
 def _of_addmm(
     site: Site, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Any:
-    if not site.fits(mat2, turned=True) or (beta, alpha) != (1, 1) or input.ndim != 1:
+    if not site.fits(mat2, transposed=True) or (beta, alpha) != (1, 1) or input.ndim != 1:
         return NotImplemented
-    return site.linear(mat1, mat2, input, turned=True)
+    return site.linear(mat1, mat2, input, transposed=True)
 
 
 def _of_product(site: Site, input: Tensor, other: Tensor) -> Any:
-    fits = site.fits(other, turned=True) and other.ndim == 2
-    return site.linear(input, other, None, turned=True) if fits else NotImplemented
+    fits = site.fits(other, transposed=True) and other.ndim == 2
+    return site.linear(input, other, None, transposed=True) if fits else NotImplemented
 
 
 def _of_convolution(

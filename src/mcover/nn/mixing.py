@@ -16,18 +16,17 @@ Throughout, a mixer is (units, blocks, M, M) with row β the cover that reads an
 that is read, or (1, 1, M, M) where one kernel serves all units and blocks (the exact mode).
 Activations come and go as one tensor per cover: no stacked copy is ever kept.
 
-Where this process holds only some of the covers, a mixer has only their columns, and what it makes
-are M partial sums over the covers that are read. ``complete`` makes them whole, and keeps those
-of the covers held here (:mod:`mcover.distributed`).
+A mixer need not be square. With fewer columns than rows, the results are sums over the covers that
+are there, one for each row. What the missing covers would add is not known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -37,7 +36,6 @@ from torch.func import vjp
 from mcover.errors import McoverError
 
 Covers = tuple[Tensor, ...]
-Complete = Callable[[Covers], Covers]
 
 WORKSPACE = 2**20  # elements of contributions at a time, about
 SAMPLES = 512  # of a linear layer at a time, at most
@@ -46,35 +44,43 @@ SAMPLES = 512  # of a linear layer at a time, at most
 # --- what layers call -----------------------------------------------------------------------------
 
 
-def mix_linear(
-    xs: Covers | Tensor,
-    weight: Tensor,
-    mixer: Tensor,
-    bias: Tensor | None = None,
-    complete: Complete | None = None,
-) -> Covers:
-    """x W^T + b of each cover with block messages mixed across covers; b stays in its own cover.
+class Product(Protocol):
+    """A layer that multiplies inputs by weights: what mixing has to know about it."""
 
-    Shape: xs is M tensors (..., inputs), or one that all covers share; weight (M, units, inputs);
-    bias (M, units). Gives M tensors (..., units).
+    def check(self, x: Tensor, weight: Tensor) -> None:
+        """Refuses inputs that do not fit the stack of weights."""
+
+    def of_one_cover(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The base's own layer."""
+
+    def of_messages(self, xs: Covers, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Covers:
+        """The layer of all covers, each with its own input, its block messages mixed."""
+
+    def add_bias(self, y: Tensor, bias: Tensor) -> Tensor:
+        """What the layer puts out with a bias, from what it puts out without."""
+
+
+class Linear:
+    """x W^T + b.
+
+    Shape: x (..., inputs); weight (units, inputs); bias (units,). Stacks have the covers first.
     """
-    shape = (xs if isinstance(xs, Tensor) else xs[0]).shape
-    if shape[-1:] != weight.shape[-1:]:
-        raise McoverError(
-            f"a linear layer was given inputs of shape {tuple(shape)}: the last axis should have "
-            f"{weight.shape[-1]} numbers."
-        )
-    biases = [None] * len(weight) if bias is None else bias.unbind()
-    if isinstance(xs, Tensor):
-        mixed = mix_weights(weight, mixer, complete)
-        return tuple(map(F.linear, [xs] * len(weight), mixed, biases))
-    if _is_exact(mixer):
-        ys = mix_rows([F.linear(x, w) for x, w in zip(xs, weight, strict=True)], mixer, complete)
-    elif complete is None:
+
+    def check(self, x: Tensor, weight: Tensor) -> None:
+        if x.shape[-1:] != weight.shape[-1:]:
+            raise McoverError(
+                f"a linear layer was given inputs of shape {tuple(x.shape)}: the last axis should "
+                f"have {weight.shape[-1]} numbers."
+            )
+
+    def of_one_cover(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def of_messages(self, xs: Covers, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Covers:
         return _apply(_MixLinear, weight, mixer, bias, None, *xs)
-    else:
-        ys = complete(_apply(_MixLinear, weight, mixer, None, None, *xs))
-    return tuple(y if b is None else y + b for y, b in zip(ys, biases, strict=True))
+
+    def add_bias(self, y: Tensor, bias: Tensor) -> Tensor:
+        return y + bias
 
 
 @dataclass(frozen=True)
@@ -119,58 +125,92 @@ class Geometry:
         return grad_x, grad_weight
 
 
-def mix_convolution(
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution, with blocks of the channels that one output channel reads.
+
+    Shape: x (B, channels, *space); weight (units, channels / groups, *kernel); bias (units,).
+    Stacks have the covers first.
+    """
+
+    at: Geometry
+
+    def check(self, x: Tensor, weight: Tensor) -> None:
+        if not self.at.fits(x, weight[0]):
+            raise McoverError(
+                f"a convolution with weights of shape {tuple(weight.shape[1:])} was given inputs "
+                f"of shape {tuple(x.shape)}."
+            )
+
+    def of_one_cover(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.at.convolve(x, weight, bias, self.at.groups)
+
+    def of_messages(self, xs: Covers, weight: Tensor, mixer: Tensor, bias: Tensor | None) -> Covers:
+        return _apply(_MixConvolution, weight, mixer, bias, self.at, *xs)
+
+    def add_bias(self, y: Tensor, bias: Tensor) -> Tensor:
+        return y + bias.view(-1, *[1] * (y.ndim - 2))
+
+
+def mix_product(
+    product: Product,
     xs: Covers | Tensor,
     weight: Tensor,
     mixer: Tensor,
-    bias: Tensor | None,
-    at: Geometry,
-    complete: Complete | None = None,
+    bias: Tensor | None = None,
 ) -> Covers:
-    """A convolution of each cover, with blocks of the channels that one output channel sees.
+    """A layer of all covers with block messages mixed; each bias stays in its own cover.
 
-    Shape: xs is M tensors (B, channels, *space), or one that all covers share; weight
-    (M, units, channels / groups, *kernel); bias (M, units). Gives M tensors (B, units, *space).
+    Shape: xs is one tensor a column of the mixer, or one that all covers share; weight is a stack.
+    Gives one tensor a row of the mixer.
     """
-    if not at.fits(first := xs if isinstance(xs, Tensor) else xs[0], weight[0]):
-        raise McoverError(
-            f"a convolution with weights of shape {tuple(weight.shape[1:])} was given inputs of "
-            f"shape {tuple(first.shape)}."
-        )
-    biases = [None] * len(weight) if bias is None else bias.unbind()
+    product.check(xs if isinstance(xs, Tensor) else xs[0], weight)
+    biases = [None] * mixer.shape[2] if bias is None else bias.unbind()
     if isinstance(xs, Tensor):
-        mixed = zip(mix_weights(weight, mixer, complete), biases, strict=True)
-        return tuple(at.convolve(xs, w, b, at.groups) for w, b in mixed)
-    if _is_exact(mixer):
-        own = [at.convolve(x, w, None, at.groups) for x, w in zip(xs, weight, strict=True)]
-        ys = mix_rows(own, mixer, complete)
-    elif complete is None:
-        return _apply(_MixConvolution, weight, mixer, bias, at, *xs)
-    else:
-        ys = complete(_apply(_MixConvolution, weight, mixer, None, at, *xs))
-    outs = zip(ys, biases, strict=True)
-    return tuple(y if b is None else y + b.view(-1, *[1] * (y.ndim - 2)) for y, b in outs)
+        mixed = zip(mix_weights(weight, mixer), biases, strict=True)
+        return tuple(product.of_one_cover(xs, w, b) for w, b in mixed)
+    if not _is_exact(mixer):
+        return product.of_messages(xs, weight, mixer, bias)
+    own = [product.of_one_cover(x, w, None) for x, w in zip(xs, weight, strict=True)]
+    outs = zip(mix_slices(own, mixer), biases, strict=True)
+    return tuple(y if b is None else product.add_bias(y, b) for y, b in outs)
 
 
-def mix_rows(rows: Sequence[Tensor], mixer: Tensor, complete: Complete | None = None) -> Covers:
-    """Σ_α Q̂[r,0,β,α] rows[α] for one block, units last; M tensors (..., units) to the same."""
-    mixed = _apply(_MixRows, mixer[:, 0], *rows)
-    return mixed if complete is None else complete(mixed)
+def mix_slices(slices: Sequence[Tensor], mixer: Tensor) -> Covers:
+    """Σ_α Q̂[r,0,β,α] slices[α] for one block, units last; M tensors (..., units) to the same."""
+    return _apply(_MixSlices, mixer[:, 0], *slices)
 
 
-def mix_weights(weight: Tensor, mixer: Tensor, complete: Complete | None = None) -> Covers:
+def mix_weights(weight: Tensor, mixer: Tensor) -> Covers:
     """W_eff[β] = Σ_α Q̂[r,g,β,α] W[α] on block g: all of the mixing where covers share the input.
 
     Shape: weight (M, units, inputs, ...) to M tensors (units, inputs, ...).
     """
     if _is_exact(mixer):
-        made: Covers = torch.tensordot(mixer[0, 0], weight, dims=1).unbind()
-    else:
-        w = _split(weight, 2, mixer.shape[1])  # (M, units, blocks, width, ...)
-        mixed = torch.bmm(mixer.flatten(0, 1), w.flatten(3).flatten(1, 2).transpose(0, 1))
-        parts = [part.reshape(w.shape[1:]) for part in mixed.unbind(1)]
-        made = tuple(_join(part, 1, weight.shape[2]) for part in parts)
-    return made if complete is None else complete(made)
+        return torch.tensordot(mixer[0, 0], weight, dims=1).unbind()
+    w = _split(weight, 2, mixer.shape[1])  # (M, units, blocks, width, ...)
+    mixed = torch.bmm(mixer.flatten(0, 1), w.flatten(3).flatten(1, 2).transpose(0, 1))
+    by_block = [own.reshape(w.shape[1:]) for own in mixed.unbind(1)]
+    return tuple(_join(own, 1, weight.shape[2]) for own in by_block)
+
+
+class Rules:
+    """What meetings compute. A subclass may wrap these, e.g. to add what other processes hold."""
+
+    def product(
+        self,
+        product: Product,
+        xs: Covers | Tensor,
+        weight: Tensor,
+        mixer: Tensor,
+        bias: Tensor | None,
+    ) -> Covers:
+        """A product of inputs with weights, :func:`mix_product`."""
+        return mix_product(product, xs, weight, mixer, bias)
+
+    def lookup(self, slices: Sequence[Tensor], mixer: Tensor) -> Covers:
+        """What covers looked up in an embedding, :func:`mix_slices`."""
+        return mix_slices(slices, mixer)
 
 
 def _is_exact(mixer: Tensor) -> bool:
@@ -182,20 +222,20 @@ def _apply(function: Any, *given: Any) -> Covers:
     return outs
 
 
-# --- forward, and the way back of gradients -------------------------------------------------------
+# --- forward and backward -------------------------------------------------------------------------
 
 
-class _MixRows(torch.autograd.Function):
-    """Linear in the rows, so its backward is itself with the adjoint of q (units or 1, M, M)."""
+class _MixSlices(torch.autograd.Function):
+    """Linear in the slices, so its backward is itself with the adjoint of q (units or 1, M, M)."""
 
     @staticmethod
-    def forward(q: Tensor, *rows: Tensor) -> Covers:
-        stacked = torch.stack(rows)
+    def forward(q: Tensor, *slices: Tensor) -> Covers:
+        stacked = torch.stack(slices)
         if len(q) == 1:
             mixed = torch.tensordot(q[0], stacked, dims=1)
         else:
             mixed = torch.einsum("rba,a...r->b...r", q, stacked)
-        return tuple(part.clone(memory_format=torch.contiguous_format) for part in mixed)
+        return tuple(own.clone(memory_format=torch.contiguous_format) for own in mixed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Covers) -> None:
@@ -203,7 +243,7 @@ class _MixRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_apply(_MixRows, ctx.saved_tensors[0].mH, *grads)
+        return None, *_apply(_MixSlices, ctx.saved_tensors[0].mH, *grads)
 
 
 class _Mix(torch.autograd.Function):
@@ -262,10 +302,10 @@ class _MixLinear(_Mix):
             sums = weight.new_empty(covers, blocks, _length(rows), width)
             for panel in _panels(units, covers * blocks * _length(rows)):
                 # A little more than samples apart: rows whole pages apart compete for cache lines.
-                turned = weight.new_zeros(_length(panel), len(grads), _length(rows) | 16)
+                transposed = weight.new_zeros(_length(panel), len(grads), _length(rows) | 16)
                 for beta, grad in enumerate(grads):
-                    turned[:, beta, : _length(rows)] = grad.reshape(-1, units)[rows, panel].T
-                errors = torch.bmm(q[panel], turned)[..., : _length(rows)]
+                    transposed[:, beta, : _length(rows)] = grad.reshape(-1, units)[rows, panel].T
+                errors = torch.bmm(q[panel], transposed)[..., : _length(rows)]
                 errors = errors.unflatten(1, (covers, blocks)).permute(1, 2, 0, 3)
                 # Into memory of their own: two threads write slowly to rows far apart.
                 for alpha, error in enumerate(errors):

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mcover.lifting import Settings
 from mcover.nn.collapse import cover
+from mcover.nn.state import State
 from mcover.topology import Facts
 
 
@@ -71,29 +72,29 @@ class LiftReport:
         ])  # fmt: skip
 
 
-def report(covered: Any, /, *args: Any, **kwargs: Any) -> LiftReport:
+def report(covered: State, /, *args: Any, **kwargs: Any) -> LiftReport:
     """What was lifted, mixed, copied or shared, and what it costs; print it for a table.
 
     With an example of the model's inputs the cost is counted on it, otherwise estimated.
     """
     counted, base = bool(args or kwargs), cover(covered, 0)
     cost = _flops(covered, args, kwargs) / max(_flops(base, args, kwargs), 1) if counted else 0.0
-    stacks = {id(stack) for stack in covered.stacks().values()}
+    stacks = set(covered.stacks().values())
     blocks = _blocks(covered)
     rows: list[ModuleReport] = []
     for (name, module), own in zip(covered.net.named_modules(), base.modules(), strict=True):
         held = list(module.parameters(recurse=False))
         if not held:
             continue
-        if not any(id(value) in stacks for value in held):
+        if not any(value in stacks for value in held):
             treatment = "shared" if any(value.requires_grad for value in held) else "frozen"
         elif covered.is_directed:
             treatment = "routed"
         else:
-            treatment = "mixed" if id(module) in blocks else "copied"
+            treatment = "mixed" if module in blocks else "copied"
         sizes = _size(own.parameters(recurse=False)), _size(held)
         rows.append(
-            ModuleReport(name, type(module).__name__, treatment, *sizes, blocks.get(id(module), 0))
+            ModuleReport(name, type(module).__name__, treatment, *sizes, blocks.get(module, 0))
         )
     if not counted:
         mixers = covered.mixers().values()
@@ -112,20 +113,20 @@ def report(covered: Any, /, *args: Any, **kwargs: Any) -> LiftReport:
     )
 
 
-def _blocks(covered: Any) -> dict[int, int]:
-    """The most blocks of each module that mixes, by its id.
+def _blocks(covered: State) -> dict[nn.Module, int]:
+    """The most blocks of each module that mixes.
 
     Once the model has run, a layer whose covers never met does not count, whatever its kind.
     """
-    found: dict[int, int] = {}
+    found: dict[nn.Module, int] = {}
     for place, part, layer, mixer in covered.mixing():
-        if covered.met and place not in covered.met:
+        if covered._met and place not in covered._met:
             continue
         # Attention multiplies by its output projection itself.
-        owner = layer.out_proj if part == "out" else layer
-        found[id(owner)] = max(found.get(id(owner), 0), mixer.shape[-3])
+        owner: Any = layer.out_proj if part == "out" else layer
+        found[owner] = max(found.get(owner, 0), mixer.shape[-3])
         for child in owner.modules():  # e.g. a parametrization, which holds the weights
-            found.setdefault(id(child), found[id(owner)])
+            found.setdefault(child, found[owner])
     return found
 
 

@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from mcover import checks
 from mcover.errors import McoverError, McoverWarning
 from mcover.lifting import Settings
-from mcover.nn.copies import Override, without_graph
+from mcover.nn.modules import Override, without_graph
 
 Select: TypeAlias = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
@@ -54,8 +54,8 @@ def selected_parameters(model: nn.Module, select: Select, argument: str = "selec
         found = _matched(argument, select, everywhere) or {"an empty list": []}
     known = [name for name, module in model.named_modules() if name and [*module.parameters()]]
     known += [name for name, _ in model.named_parameters(recurse=False)]
-    chosen = {id(everywhere[name]) for name in _chosen(argument, found, "parameters", known)}
-    named = {name: value for name, value in model.named_parameters() if id(value) in chosen}
+    chosen = {everywhere[name] for name in _chosen(argument, found, "parameters", known)}
+    named = {name: value for name, value in model.named_parameters() if value in chosen}
     for name, value in named.items():
         if not value.is_floating_point() and not value.is_complex():
             raise McoverError(
@@ -210,8 +210,8 @@ def add_noise(
     """Sets covers of equal weights apart; rows of an embedding that do not train stay equal."""
     child = SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 0))
     generator = torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0] >> 1))
-    padding: dict[int, Any] = {
-        id(layer.weight): layer.padding_idx
+    padding: dict[Any, Any] = {
+        layer.weight: layer.padding_idx
         for layer in net.modules()
         if getattr(layer, "padding_idx", None) is not None and hasattr(layer, "weight")
     }
@@ -226,8 +226,8 @@ def add_noise(
         if stack.is_complex():
             other = torch.randn(stack.shape, generator=generator, dtype=torch.float64)
             drawn = torch.complex(drawn, other) / 2**0.5
-        if id(parameter) in padding:
-            drawn[:, padding[id(parameter)]] = 0
+        if parameter in padding:
+            drawn[:, padding[parameter]] = 0
         stack += spread * drawn.to(stack)
         if spread > LOUD * own > 0 and not isinstance(settings.noise, str):
             loud.append((name, own))

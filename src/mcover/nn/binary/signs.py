@@ -12,9 +12,9 @@ from torch.nn.utils import parametrize
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.nn.copies import without_graph
 from mcover.nn.covered import Covered
 from mcover.nn.layers import full_name
+from mcover.nn.modules import without_graph
 from mcover.nn.stacking import Select, check_model, selected_parameters
 
 Estimator: TypeAlias = (

@@ -1,7 +1,8 @@
 """How covers run: one forward, and what must hold when a forward is computed twice.
 
 That happens to checkpointed forwards, which a backward repeats, and to those that change their
-input, which all covers share.
+input, which all covers share. ``execution.md`` beside this file follows one tensor through a
+forward and its backward.
 """
 
 from __future__ import annotations
@@ -13,36 +14,40 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mcover.errors import McoverError, McoverWarning
 from mcover.nn import trees
-from mcover.nn.copies import Copies, structure, written_to_shared
-from mcover.nn.layers import sites_of
+from mcover.nn.copies import Copies, copied, shared_buffer_error
 from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
+from mcover.nn.mixing import Rules
+from mcover.nn.state import State
 
 
-class Runner:
-    """Runs the forwards of a covered model, one at a time."""
+class Execution:
+    """Runs the forwards of a covered model, one at a time.
 
-    covered: Any
+    It reads and advances the state, and keeps what belongs to forwards: the copies that covers run
+    on, and what is known of forwards whose backward has not run yet. Only ``state``, ``copies`` and
+    ``rules`` are copied or pickled: the rest describes forwards of this object.
+    """
+
+    state: State
     copies: Copies
+    rules: Rules
 
-    def __init__(self, covered: Any) -> None:
-        copies = Copies(covered.net, len(covered.held), self._prepare)
-        self.__setstate__({"covered": covered, "copies": copies})
+    def __init__(self, state: State, rules: Rules) -> None:
+        copies = Copies(state.net, len(state.held), self._install_meetings)
+        self.__setstate__({"state": state, "copies": copies, "rules": rules})
 
     def __getstate__(self) -> dict[str, Any]:
-        """What belongs to the model, and not to forwards that run now."""
-        return {"covered": self.covered, "copies": self.copies}
+        return {"state": self.state, "copies": self.copies, "rules": self.rules}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self.lock = threading.RLock()
-        self.current = Pass()
-        self.bank: NDArray[Any] | None = None  # the routes in force, once they were asked for
+        self.current = Pass(self.rules)
         self._weights: list[int] = []  # versions of the weights that these forwards ran with:
         self._known: dict[Any, tuple[int, int]] = {}  # their step and draw, by their inputs
         self._pending = [False]  # whether a backward may still run the copies once more
@@ -53,46 +58,53 @@ class Runner:
     @functools.cached_property
     def sites(self) -> dict[str, Site]:
         """The layers that mix, by name."""
-        covered = self.covered
-        return sites_of(covered.net, covered.lifted, covered.settings, self.current)
+        layers = self.state._mixing_layers
+        return {name: Site(layer, self.current) for name, layer in layers.items()}
 
-    @torch.compiler.disable  # it cannot follow covers from one to the other
+    @torch.compiler.disable  # it cannot follow execution from one cover to another
     def forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
-        """One forward; ``each`` where every tensor has the covers first."""
-        covered, whole = self.covered, (args, kwargs)
+        """One forward; ``each`` where every tensor has the covers first.
+
+        Covers share the input, since a layer to which all bring the same tensor mixes weights
+        instead of messages. A model that writes to its input would then change it for the covers
+        that run later. Whether it does cannot be known before it has run, and copying every input
+        for each cover would make that layer mix messages. So the first forward, in training and in
+        evaluation, runs on one watched copy. If the copy was written to, everything the forward did
+        is undone, and from then on each cover has its own copy.
+        """
+        state, inputs = self.state, (args, kwargs)
         with self.lock:
-            step, number = self._count(trees.tensors(whole))
-            covered.draw(number)
-            run = functools.partial(self._all, step=step, each=each)
-            readers = covered.passes * (1 if each else len(covered.held))
-            changes = self._changes.get(covered.training)
+            step, number = self._count_forward(trees.tensors(inputs))
+            state._draw(number)
+            run_passes = functools.partial(self._all_passes, step=step, each=each)
+            readers = state.passes * (1 if each else len(state.held))
+            changes = self._changes.get(state.training)
             if changes or readers == 1:
-                return run(whole, own=bool(changes))
+                return run_passes(inputs, own=bool(changes))
             undo = self._snapshot() if changes is None else None
-            # Once, a copy of the input shows what the model does to it; the input stays as it is.
-            shared = whole if undo is None else trees.map_tensors(_watched, whole)
+            shared = inputs if undo is None else trees.map_tensors(_watched, inputs)
             untouched = versions(trees.tensors(shared))
-            outputs = run(shared, own=False)
+            outputs = run_passes(shared, own=False)
             changed = versions(trees.tensors(shared)) != untouched
             if changed and undo is None:
                 raise McoverError(
                     "the model changed its input in place, which it did not do before, and all "
                     "covers share the input; write x = x.clone() where its forward begins."
                 )
-            self._changes[covered.training] = changed
+            self._changes[state.training] = changed
             if undo is None or not changed:
                 return outputs
             undo()
-            return run(whole, own=True)
+            return run_passes(inputs, own=True)
 
     def _snapshot(self) -> Callable[[], None]:
-        """A function that undoes all that a forward may change in the model."""
-        covered, copies = self.covered, self.copies
-        copies.follow()
-        modules = [structure(module) for module in copies.modules]
-        state, tables = covered.state, [module._buffers for module in covered.net.modules()]
+        """A function that undoes everything a forward may change in the model."""
+        state, copies = self.state, self.copies
+        copies.follow_changes()
+        modules = copied(copies.modules)
+        names, tables = state.state, [module._buffers for module in state.net.modules()]
         buffers = [dict(table) for table in tables]
-        stacks = [(stack, stack.detach().clone()) for stack in covered.state_stacks().values()]
+        stacks = [(stack, stack.detach().clone()) for stack in state.state_stacks().values()]
         random = torch.get_rng_state()
 
         def undo() -> None:
@@ -101,44 +113,45 @@ class Runner:
                     stack.copy_(before)
             for table, own in zip(tables, buffers, strict=True):
                 table.update(own)
-            covered.state = state
+            state.state = names
             torch.set_rng_state(random)
-            copies.replace(modules)
+            copies.use(modules)
 
         return undo
 
-    def _all(self, whole: Any, step: int, each: bool, *, own: bool) -> Any:
+    def _all_passes(self, inputs: Any, step: int, each: bool, *, own: bool) -> Any:
         """All passes of a forward; ``own`` where covers may write to their inputs."""
 
         def given(cover: int, tensor: Tensor) -> Tensor:
             tensor = tensor[cover] if each else tensor
             return tensor.clone() if own else tensor
 
-        covers = [functools.partial(given, cover) for cover in range(len(self.covered.held))]
+        covers = [functools.partial(given, cover) for cover in range(len(self.state.held))]
         outputs = [
-            self._pass(which, [trees.map_tensors(of, whole) for of in covers])
-            for which in self.turn(step)
+            self._one_pass(which, [trees.map_tensors(of, inputs) for of in covers])
+            for which in self.state._passes_of(step)
         ]
         return outputs[0] if len(outputs) == 1 else trees.merge(_along_batch, *outputs)
 
-    def _pass(self, which: int, inputs: Sequence[Any]) -> Any:
+    def _one_pass(self, which: int, inputs: Sequence[Any]) -> Any:
         """One pass over the M covers: a stream or a destination."""
-        covered, copies = self.covered, self.copies
+        state, copies = self.state, self.copies
         if self._pending[0]:
-            copies.renew()
+            copies.replace_copies()
         else:
-            copies.release()
-        stacks, state = covered.stacks(), list(covered.state_stacks().values())
-        rows = [*covered.rows(which), *(stack.unbind() for stack in state)]
-        self.current.begin([*stacks.values(), *state], rows)
-        self.current.across = covered.across
+            copies.release_tensors()
+        buffers = list(state.state_stacks().values())
+        lifted = zip(state.stacks().values(), state._slices(which), strict=True)
+        slices = {**dict(lifted), **{stack: stack.unbind() for stack in buffers}}
+        self.current.begin(slices)
+        self.current.met = state._met
         self.current.mixers = {
             place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
-            for place, mixer in covered.mixers().items()
+            for place, mixer in state.mixers().items()
         }
-        shared = {n: b for n, b in covered.net.named_buffers() if n not in covered.state}
+        shared = {n: b for n, b in state.net.named_buffers() if n not in state.state}
         untouched = versions(shared.values())
-        modules = copies.bind(self.current.rows)
+        modules = copies.bind(slices)
         calls = [
             functools.partial(module, *args, **kwargs)
             for module, (args, kwargs) in zip(modules, inputs, strict=True)
@@ -151,54 +164,39 @@ class Runner:
             outputs = [call() for call in calls]
         for (name, buffer), before in zip(shared.items(), untouched, strict=True):
             if versions([buffer]) != [before]:
-                raise written_to_shared(name, buffer)
-        new = copies.keep_buffers(self.current.rows)
-        covered.state = (*covered.state, *(name for name in new if name not in covered.state))
+                raise shared_buffer_error(name, buffer)
+        new = copies.collect_buffers(slices)
+        state.state = (*state.state, *(name for name in new if name not in state.state))
         result = trees.stack(*outputs)
         self._pending = mark_until_backward(trees.tensors(result))
         return result
 
-    def turn(self, step: int) -> list[int]:
-        """The streams of a forward, or its destinations: the bank is gone through in turn."""
-        count = self.covered.passes
-        size = len(self.covered.route_index) if self.covered.is_directed else count
-        return [(step * count + k) % size for k in range(count)]
-
-    def _count(self, given: list[Tensor]) -> tuple[int, int]:
+    def _count_forward(self, given: list[Tensor]) -> tuple[int, int]:
         """Step and draw of this forward; one that checkpointing computes again has those it had.
 
-        Such a forward ran under saved-tensor hooks or without gradients, and comes again with the
-        same inputs in memory before any weight has changed.
+        Torch does not say that a forward is a recomputation. But such a forward ran before, under
+        saved-tensor hooks or without gradients, and comes again with the same inputs in memory
+        before any weight has changed. Forwards of that kind are remembered by the addresses,
+        shapes and versions of their inputs, until a weight changes.
         """
         may_come_again = not torch.is_grad_enabled() or saved_tensor_hooks_are_active()
-        if not self.covered.training or not (may_come_again or self._known):
-            return self.advance()
-        weights = versions(self.covered.parameters())
+        if not self.state.training or not (may_come_again or self._known):
+            return self.state._advance()
+        weights = versions(self.state.parameters())
         if weights != self._weights:
             self._weights, self._known = weights, {}
         pairs = zip(given, versions(given), strict=True)
         key = tuple((_address(tensor), tensor.shape, version) for tensor, version in pairs)
-        number = self._known.get(key) or self.advance()
+        number = self._known.get(key) or self.state._advance()
         if may_come_again:
             self._known[key] = number
         return number
 
-    def advance(self) -> tuple[int, int]:
-        """Step and draw of the next evaluation; one in training mode is counted."""
-        covered = self.covered
-        if not covered.training:
-            return covered.steps, covered.redraws
-        every = covered.settings.routing.redraw_every
-        if every is not None and covered.steps and covered.steps % every == 0:
-            covered.redraws += 1
-        covered.steps += 1
-        return covered.steps - 1, covered.redraws
-
     def _check_meetings(self) -> None:
-        """Refuses, or says, that layers which seemed to mix were not called as such."""
+        """Refuses a model in which no covers met, and warns of one in which few did."""
         if self._checked:
             return
-        places = [site.place(part) for site in self.sites.values() for part in site.shapes]
+        places = [site.layer.place(part) for site in self.sites.values() for part in site.shapes]
         silent = [place for place in places if place not in self.current.met]
         if len(silent) == len(places):
             raise McoverError(
@@ -215,8 +213,8 @@ class Runner:
                 stacklevel=2,
             )
 
-    def _prepare(self, copy: nn.Module) -> None:
-        """Gives the layers of a copy that mix the forward in which they meet."""
+    def _install_meetings(self, copy: nn.Module) -> None:
+        """Replaces the forwards of layers that mix in a copy by those in which covers meet."""
         for name, layer in copy.named_modules():
             if name in self.sites:
                 vars(layer)["forward"] = Mixed(layer, self.sites[name])

@@ -1,0 +1,329 @@
+"""The state of a covered model: stacks, routes, counters, and what is saved of them.
+
+Nothing here runs a cover. :mod:`mcover.nn.execution` imports this module and is typed on it, and
+never the reverse.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mcover import checks
+from mcover.errors import McoverError
+from mcover.lifting import Directed, Messages, Settings
+from mcover.nn import directed
+from mcover.nn.layers import MixingLayer, Shape, draw_mixer, mixing_layers
+from mcover.progress import announced
+from mcover.routing import BYTE_COVERS, draw_indexed_bank
+from mcover.seeds import seed_sequence
+
+_PAGE = 512  # bytes
+
+
+class State(nn.Module):
+    """The tensors and counters of M covers; :class:`mcover.nn.Covered` adds how they run.
+
+    Attributes:
+        net: the base model's modules; lifted tensors are stacks, ``(M, *shape)``. It is never
+            called: each cover runs on a private copy of it.
+        settings: the options of the lift.
+        lifted: names of the lifted parameters in ``net``.
+        state: names of the buffers that each cover keeps for itself.
+        seed: the root of all routes.
+        steps: training forwards so far.
+        redraws: how often the routes were redrawn.
+    """
+
+    route_bytes: Tensor
+    route_table: Tensor
+    route_inverse: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        settings: Settings,
+        lifted: tuple[str, ...],
+        state: tuple[str, ...],
+        seed: SeedSequence,
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.settings = settings
+        self.lifted = lifted
+        self.state = state
+        self.seed = seed
+        self.steps = 0
+        self.redraws = 0
+        self._drawn = -1  # the number of the draw that the current routes come from
+        self._bank: NDArray[Any] | None = None  # the current routes, once someone asked for them
+        self._met: dict[str, int] = {}  # meetings at each place since the model was made or loaded
+        self._draw(0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be computed again, or belongs to this object alone."""
+        return {**self.__dict__, "_bank": None, "_met": {}}
+
+    @property
+    def covers(self) -> int:
+        """M."""
+        return self.settings.covers
+
+    @property
+    def held(self) -> range:
+        """The covers that run in this process; fewer than M only with :mod:`mcover.distributed`."""
+        return range(self.covers)
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether weights are routed (directed lift), and not messages."""
+        return isinstance(self.settings.routing, Directed)
+
+    # --- stacks -----------------------------------------------------------------------------------
+
+    def stacks(self) -> dict[str, Tensor]:
+        """The lifted parameters by name, covers first."""
+        return self._tensors(self.lifted)
+
+    def state_stacks(self) -> dict[str, Tensor]:
+        """The buffers that each cover keeps for itself, covers first."""
+        return self._tensors(self.state)
+
+    def _tensors(self, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Tensors of ``net``, including those that ``torch.func.functional_call`` substituted."""
+        paths = {name: name.rpartition(".") for name in names}
+        return {n: getattr(self.net.get_submodule(at), key) for n, (at, _, key) in paths.items()}
+
+    def _slices(self, which: int) -> list[Sequence[Tensor]]:
+        """The slices of each lifted stack that covers run with in one pass, stack by stack.
+
+        ``which`` is a destination in the bank. It is checked because compiled loops read the routes
+        without bounds checks.
+        """
+        how, stacks = self.settings.routing, self.stacks()
+        if not isinstance(how, Directed):
+            return [stack.unbind() for stack in stacks.values()]
+        which = checks.check_int("destination", which, 0, len(self.route_index) - 1)
+        tables = self.route_table, self.route_inverse
+        return directed.virtual_models(stacks, how.granularity, self.route_index[which], *tables)
+
+    def _cover_module(self, cover: int, values: Mapping[Tensor, Tensor]) -> nn.Module:
+        """The base model with the attributes of one cover, and these values for tensors of ``net``.
+
+        Attributes that a forward sets belong to the modules that ran, so execution answers.
+        """
+        raise NotImplementedError
+
+    # --- routes and counters ----------------------------------------------------------------------
+
+    @property
+    def route_index(self) -> Tensor:
+        """Of the directed lift: the row in the table of each source's route, (S, sources)."""
+        return self.route_bytes.view(torch.uint8 if self.covers <= BYTE_COVERS else torch.uint16)
+
+    @property
+    def passes(self) -> int:
+        """Passes over the M covers in each forward: one for each stream or destination."""
+        how = self.settings.routing
+        if isinstance(how, Messages):
+            return how.streams or 1
+        return min(how.destinations or len(self.route_index), len(self.route_index))
+
+    @property
+    def routes(self) -> NDArray[Any]:
+        """The cover that α reads source j from in the directed lift, shape (S, sources, M)."""
+        if not self.is_directed:
+            raise McoverError("routes belong to routing='directed'; see covered.mixers().")
+        if self._bank is None:
+            self._bank = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
+            self._bank.setflags(write=False)
+        return self._bank
+
+    def mixers(self) -> dict[str, Tensor]:
+        """Q̂ of each layer that mixes, by the layer's name: (units, blocks, M, M)."""
+        return {place: mixer for place, _, _, mixer in self.mixing()}
+
+    def mixing(self) -> list[tuple[str, str, nn.Module, Tensor]]:
+        """Place, part, layer and mixer, wherever covers meet."""
+        return [
+            (of.place(part), part, self.net.get_submodule(of.name), getattr(self, f"mixer_{n}"))
+            for n, (of, part, _) in enumerate(self._mixer_shapes())
+        ]
+
+    @functools.cached_property
+    def _mixing_layers(self) -> dict[str, MixingLayer]:
+        """The layers that mix, by name."""
+        return mixing_layers(self.net, self.lifted, self.settings)
+
+    def _mixer_shapes(self) -> list[tuple[MixingLayer, str, Shape]]:
+        """Layer, part and shape of every mixer."""
+        layers = self._mixing_layers.values()
+        return [(layer, part, shape) for layer in layers for part, shape in layer.shapes.items()]
+
+    def redraw(self) -> None:
+        """Redraws the routes from the same topology, reproducibly from the seed of ``lift``."""
+        self.redraws += 1
+        self._draw(self.redraws)
+
+    def _advance(self) -> tuple[int, int]:
+        """Step and draw of the next evaluation; one in training mode is counted."""
+        if not self.training:
+            return self.steps, self.redraws
+        every = self.settings.routing.redraw_every
+        if every is not None and self.steps and self.steps % every == 0:
+            self.redraws += 1
+        self.steps += 1
+        return self.steps - 1, self.redraws
+
+    def _passes_of(self, step: int) -> list[int]:
+        """The streams or destinations of a forward. Destinations cycle through the bank."""
+        count = self.passes
+        size = len(self.route_index) if self.is_directed else count
+        return [(step * count + k) % size for k in range(count)]
+
+    def _draw(self, number: int) -> None:
+        """Makes the routes of draw ``number`` the current ones."""
+        if number == self._drawn:
+            return
+        count = sum(stack.numel() // len(stack) for stack in self.stacks().values())
+        with announced(f"drawing routes for {count:,} parameters of {self.covers} covers"):
+            drawn = self._draw_routes(number)
+        for name, tensor in drawn.items():
+            # A new tensor, not new values: the backward of earlier forwards reads the old one.
+            self.register_buffer(name, tensor, persistent=False)
+        self._drawn, self._bank = number, None
+
+    def _draw_routes(self, number: int) -> dict[str, Tensor]:
+        """Routes or mixers of a draw, by the names of their buffers; a stream for each layer."""
+        root = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, 1, number))
+        like = next(iter(self.stacks().values()))
+        how, topology = self.settings.routing, self.settings.topology
+        if isinstance(how, Messages):
+            shapes = [shape for _, _, shape in self._mixer_shapes()]
+            pairs = zip(shapes, root.spawn(len(shapes)), strict=True)
+            drawn = [draw_mixer(self.covers, topology, how, *pair) for pair in pairs]
+            to = like.device, like.dtype
+            return {f"mixer_{n}": mixer.to(*to) for n, mixer in enumerate(drawn)}
+        *_, (_, last) = directed.spans(self.stacks(), how.granularity)
+        size = min(how.bank or last.stop, last.stop)
+        if how.redraw_every is not None and how.destinations is not None:
+            # Destinations beyond these would be redrawn before they are evaluated.
+            size = min(size, how.redraw_every * how.destinations)
+        bank = draw_indexed_bank(topology, self.covers, last.stop, size, root)
+        # As bytes: process groups that broadcast buffers do not support 16-bit integers.
+        index = bank.index.view(np.uint8)
+        arrays = {"bytes": index, "table": bank.table, "inverse": bank.inverse_table}
+        return {f"route_{k}": torch.from_numpy(v).to(like.device) for k, v in arrays.items()}
+
+    # --- optimizers -------------------------------------------------------------------------------
+
+    def parameter_groups(self, **options: Any) -> list[dict[str, Any]]:
+        """Parameters and options for an optimizer that decays matrices but not biases and norms.
+
+        A stack has one axis more than the base's parameter, so the usual test "decay if
+        ndim >= 2" would decay biases too. Here the test is made on the base's shape.
+
+        >>> import mcover
+        >>> covered = mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform(), seed=0)
+        >>> groups = covered.parameter_groups(lr=1e-3, weight_decay=0.1)  # of torch.optim.AdamW
+        >>> [(len(group["params"]), group["weight_decay"]) for group in groups]
+        [(1, 0.1), (1, 0.0)]
+        """
+        stacked = set(self.stacks().values())
+        groups = [options | {"params": []}, options | {"params": [], "weight_decay": 0.0}]
+        for value in self.parameters():
+            if value.requires_grad:
+                groups[value.ndim - (value in stacked) < 2]["params"].append(value)
+        return groups
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Clips the gradient of each cover by its own norm, and returns the norms, shape (M,).
+
+        ``torch.nn.utils.clip_grad_norm_`` takes a single norm over all covers, about √M times that
+        of one model; this clips each cover as that clips one model. A gradient that covers share
+        counts in the norm of each, and is clipped as in the cover with the largest norm.
+        """
+        max_norm = checks.check_float("max_norm", max_norm, 0, infinite=True)
+        grads = {p: p.grad for p in self.parameters() if p.grad is not None}
+        own = [grads.pop(s) for s in self.stacks().values() if s in grads]  # type: ignore[call-overload]
+        squares = [grad.flatten(1).abs().square().sum(1) for grad in own]
+        covers = len(next(iter(self.stacks().values())))
+        squares += [grad.abs().square().sum().expand(covers) for grad in grads.values()]
+        if not squares:
+            return torch.zeros(covers)
+        norms = torch.stack(squares).sum(0).sqrt()
+        scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
+        for grad in own:
+            grad.mul_(scale.to(grad.dtype).view(-1, *(1,) * (grad.ndim - 1)))
+        for grad in grads.values():
+            grad.mul_(self._least(scale).to(grad.dtype))
+        return norms
+
+    def _least(self, scale: Tensor) -> Tensor:
+        return scale.min()
+
+    # --- what is saved ----------------------------------------------------------------------------
+
+    def get_extra_state(self) -> Tensor:
+        """The seed and the counters, as part of ``state_dict``."""
+        entropy: Any = self.seed.entropy
+        state = {
+            "steps": self.steps,
+            "redraws": self.redraws,
+            "entropy": entropy if isinstance(entropy, int) else [int(word) for word in entropy],
+            "spawn_key": list(self.seed.spawn_key),
+            "checksum": self._checksum(),
+        }
+        text = json.dumps(state)
+        # Padded to pages: a checkpoint fits a model whose counters have more or fewer digits.
+        text = text.ljust(-(-len(text) // _PAGE) * _PAGE)
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Takes over seed and counters; refused if the routes cannot be drawn again from them."""
+        before = self.seed, self.steps, self.redraws
+        try:
+            given = json.loads(bytes(state.tolist()))
+            entropy, key = given["entropy"], tuple(given["spawn_key"])
+            seed_sequence([*([entropy] if isinstance(entropy, int) else entropy), *key])  # checks
+            seed = SeedSequence(entropy, spawn_key=key)
+            steps, redraws = (
+                checks.check_int(name, given[name], 0) for name in ("steps", "redraws")
+            )
+            checksum = given["checksum"]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise McoverError(f"this is not the state of a covered model: {error!r}.") from error
+        self._restart(seed, steps, redraws)
+        if self._checksum() != checksum:
+            self._restart(*before)
+            raise McoverError(
+                "the routes of this state cannot be drawn again: either the model was lifted with "
+                "other settings, or this version of mcover or NumPy draws others from its seed."
+            )
+
+    def _restart(self, seed: SeedSequence, steps: int, redraws: int) -> None:
+        self.seed, self.steps, self.redraws, self._drawn = seed, steps, redraws, -1
+        self._draw(redraws)
+
+    def _checksum(self) -> int:
+        drawn = [self.route_index, self.route_table] if self.is_directed else self.mixers().values()
+        return checksum(drawn)
+
+
+def checksum(drawn: Iterable[Tensor]) -> int:
+    """CRC-32 of drawn routes or mixers."""
+    total = 0
+    for tensor in drawn:
+        exact = tensor if tensor.dtype in (torch.uint8, torch.uint16) else tensor.double()
+        total = zlib.crc32(exact.cpu().numpy().tobytes(), total)
+    return total
