@@ -16,6 +16,11 @@ Throughout, a mixer is (units, blocks, M, M) with row β the cover that reads an
 that is read, or (1, 1, M, M) where one kernel serves all units and blocks (the exact mode).
 Activations come and go as one tensor per cover: no stacked copy is ever kept.
 
+Contributions of a linear layer would take M·G times the memory of its result if all were kept. They
+are made in panels of units and pieces of samples whose contributions fit ``WORKSPACE``, so that
+they stay in the cache. A backward that is differentiated again cannot use these in-place loops: it
+falls back on the sum as written (``_linear_equation``), slow and obviously right.
+
 A mixer need not be square. With fewer columns than rows, the results are sums over the covers that
 are there, one for each row. What the missing covers would add is not known here.
 """
