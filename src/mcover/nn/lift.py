@@ -101,7 +101,7 @@ def lift(
     root, freeze = seed_sequence(seed), checks.check_bool("freeze", freeze)
     with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
         net = stacked_copy(model, count, names, state, given)
-        if not given and count > 1 and settings.spread(1.0):
+        if not given and count > 1 and settings.noise_std(1.0):
             add_noise(net, names, settings, root)
     if freeze:
         for name, value in net.named_parameters():

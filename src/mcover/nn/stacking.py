@@ -220,23 +220,24 @@ def add_noise(
         parameter = net.get_parameter(name)
         stack = parameter.detach()
         own = float(stack[0].std()) if stack[0].numel() > 1 else 0.0
-        spread = settings.spread(own)
-        # Drawn for each tensor, whatever its spread: others do not depend on it.
+        std = settings.noise_std(own)
+        # Drawn even for a standard deviation of 0, so that later tensors do not depend on it.
         drawn = torch.randn(stack.shape, generator=generator, dtype=torch.float64)
         if stack.is_complex():
             other = torch.randn(stack.shape, generator=generator, dtype=torch.float64)
             drawn = torch.complex(drawn, other) / 2**0.5
         if parameter in padding:
             drawn[:, padding[parameter]] = 0
-        stack += spread * drawn.to(stack)
-        if spread > LOUD * own > 0 and not isinstance(settings.noise, str):
+        stack += std * drawn.to(stack)
+        if std > LOUD * own > 0 and not isinstance(settings.noise, str):
             loud.append((name, own))
     if loud:
         name, own = loud[0]
         more = f" and {len(loud) - 1} more" if len(loud) > 1 else ""
         warnings.warn(
-            f"noise={settings.noise} is {settings.spread(own) / own:.0%} of the standard deviation "
-            f"of {name!r} ({own:.2g}){more}: covers of a trained model would lose what it learned. "
+            f"noise={settings.noise} is {settings.noise_std(own) / own:.0%} of the standard "
+            f"deviation of {name!r} ({own:.2g}){more}: covers of a trained model would lose what it "
+            "learned. "
             "Write noise='10%' for a share of each tensor's own.",
             McoverWarning,
             stacklevel=3,
