@@ -1,4 +1,4 @@
-"""How covered models come to be: ``lift`` makes one from a model, ``load`` from a file."""
+"""How covered models are made: ``lift`` makes one from a model, ``load`` from a file."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def lift(
 
     Each cover runs the model's own code. In the message lift all must call the layers that mix in
     the same order: a branch on a cover's own values, around such a layer, is refused when covers
-    part there. Activation checkpointing around such a layer is refused too; around the covered
-    model it works, and in the directed lift it works anywhere. A shared trunk runs once for each
-    cover: write ``nn.Sequential(trunk, mcover.lift(head, ...))`` to run it once.
+    take different branches. Activation checkpointing around such a layer is refused too; around the
+    covered model it works, and in the directed lift it works anywhere. A shared trunk runs once for
+    each cover: write ``nn.Sequential(trunk, mcover.lift(head, ...))`` to run it once.
 
     Raises:
-        McoverError: what was asked for makes no sense; the message says what to write.
+        McoverError: an argument is invalid; the message says what to write.
     """
     check_model(model)
     if any(isinstance(module, Covered) for module in model.modules()):

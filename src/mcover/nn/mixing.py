@@ -62,7 +62,7 @@ class Product(Protocol):
         """The layer of all covers, each with its own input, its block messages mixed."""
 
     def add_bias(self, y: Tensor, bias: Tensor) -> Tensor:
-        """What the layer puts out with a bias, from what it puts out without."""
+        """Adds a bias to an output that was computed without one."""
 
 
 class Linear:
@@ -306,7 +306,7 @@ class _MixLinear(_Mix):
         for rows in _cut(samples, SAMPLES):
             sums = weight.new_empty(covers, blocks, _length(rows), width)
             for panel in _panels(units, covers * blocks * _length(rows)):
-                # A little more than samples apart: rows whole pages apart compete for cache lines.
+                # Padded: with a stride of whole pages, rows would compete for the same cache lines.
                 transposed = weight.new_zeros(_length(panel), len(grads), _length(rows) | 16)
                 for beta, grad in enumerate(grads):
                     transposed[:, beta, : _length(rows)] = grad.reshape(-1, units)[rows, panel].T
@@ -492,7 +492,7 @@ def _panels(units: int, contributions: int) -> list[slice]:
 
 
 def _few(out: Tensor, contributions: int) -> list[slice]:
-    """Samples of a convolution at a time; ``out`` is what one cover puts out."""
+    """Samples of a convolution at a time; ``out`` is the output of one cover."""
     workspace = WORKSPACE if out.device.type == "cpu" else 32 * WORKSPACE
     return _cut(len(out), max(1, workspace // (contributions * max(1, out[:1].numel()))))
 

@@ -1,4 +1,4 @@
-"""Which tensors are lifted, and M copies of each under one name: where covers live and begin."""
+"""Which tensors are lifted, and how their stacks are made: M copies of each, plus noise."""
 
 from __future__ import annotations
 
@@ -158,9 +158,9 @@ def stacked_copy(
 ) -> nn.Module:
     """A copy of ``model`` in which the named tensors have shape (M, *shape).
 
-    Each row is the model's own tensor, or that of one of the ``given`` modules. All names of a tied
-    tensor get the same stack: the copy is made with the stacks in its memo. The forwards of modules
-    that hold stacks are replaced, since they are run through the covered model only.
+    Each slice is the model's own tensor, or that of one of the ``given`` modules. All names of a
+    tied tensor get the same stack: the copy is made with the stacks in its memo. The forwards of
+    modules that hold stacks are replaced, since they are run through the covered model only.
     """
     own: dict[str, Tensor] = {name: model.get_parameter(name) for name in parameters}
     own |= {name: model.get_buffer(name) for name in buffers}
@@ -207,7 +207,7 @@ class Refusal(Override):
 def add_noise(
     net: nn.Module, parameters: Sequence[str], settings: Settings, seed: SeedSequence
 ) -> None:
-    """Sets covers of equal weights apart; rows of an embedding that do not train stay equal."""
+    """Adds the noise that separates the covers; embedding rows that do not train get none."""
     child = SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 0))
     generator = torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0] >> 1))
     padding: dict[Any, Any] = {
@@ -236,9 +236,8 @@ def add_noise(
         more = f" and {len(loud) - 1} more" if len(loud) > 1 else ""
         warnings.warn(
             f"noise={settings.noise} is {settings.noise_std(own) / own:.0%} of the standard "
-            f"deviation of {name!r} ({own:.2g}){more}: covers of a trained model would lose what it "
-            "learned. "
-            "Write noise='10%' for a share of each tensor's own.",
+            f"deviation of {name!r} ({own:.2g}){more}: covers of a trained model would lose what "
+            "it learned. Write noise='10%' for a share of each tensor's own.",
             McoverWarning,
             stacklevel=3,
         )
