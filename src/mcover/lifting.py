@@ -93,11 +93,11 @@ class Settings:
         matrix = self.topology.matrix(self.covers)
         return bool((matrix != 0).sum() > self.covers or matrix.trace() < self.covers)
 
-    def spread(self, own: float) -> float:
+    def noise_std(self, own: float) -> float:
         """The noise's standard deviation for a tensor whose own is given.
 
         >>> from mcover import Uniform
-        >>> [Settings(2, Uniform(), noise=noise).spread(0.2) for noise in (0.01, "10%")]
+        >>> [Settings(2, Uniform(), noise=noise).noise_std(0.2) for noise in (0.01, "10%")]
         [0.01, 0.020000000000000004]
         """
         if isinstance(self.noise, str):

@@ -1,4 +1,4 @@
-"""What moves between ranks that hold the covers of one model, and the way back of gradients.
+"""What moves between ranks that hold the covers of one model, forward and backward.
 
 R ranks hold M/R covers each. Bytes below are those that one rank sends, with b bytes an element.
 
@@ -210,8 +210,8 @@ class Reads:
         self._move(tensor.contiguous(), flat, alpha, owner, into=False)
         return flat
 
-    def put(self, flat: Tensor, tensor: Tensor, alpha: int, owner: int) -> None:
-        """Puts such elements into their places; the transpose of :meth:`take`."""
+    def insert(self, flat: Tensor, tensor: Tensor, alpha: int, owner: int) -> None:
+        """Writes such elements to their places; the transpose of :meth:`take`."""
         self._move(tensor, flat.contiguous(), alpha, owner, into=True)
 
     def _move(self, tensor: Tensor, flat: Tensor, alpha: int, owner: int, into: bool) -> None:
@@ -339,7 +339,7 @@ class _Place(NamedTuple):
 def _receive(
     exchange: Exchange, chunks: Sequence[Sequence[Tensor]], into: Sequence[_Place]
 ) -> None:
-    """Exchanges chunks, and puts what arrives into its places, as many from each rank in order.
+    """Exchanges chunks, and writes what arrives to its places, rank by rank.
 
     Nothing is kept of the places: indices of all would take more than the weights.
     """
@@ -348,7 +348,7 @@ def _receive(
     counts = [sum(sizes[k : k + per_rank]) for k in range(0, len(sizes), per_rank)]
     received = exchange.swap(chunks, counts).split(sizes)
     for (plan, alpha, owner, target), values in zip(into, received, strict=True):
-        plan.put(values, target, alpha, owner)
+        plan.insert(values, target, alpha, owner)
 
 
 @njit()

@@ -1,4 +1,4 @@
-"""Processes that train together: how they start, how they agree, and how they fail together.
+"""Processes that train together: how they start, compare their models, and fail together.
 
 A collective waits for all its ranks. So whatever may differ between them, or fail on one of them,
 is exchanged before it matters, and refused on all of them with the same message; a rank that has

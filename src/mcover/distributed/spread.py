@@ -64,8 +64,8 @@ def spread(
     return Spread(covered, mesh, layout, checks.check_bool("check", check))
 
 
-def _checked(covered: Any, mesh: Any, layout: Any) -> dict[str, Any]:
-    checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
+def _checked(given: object, mesh: Any, layout: Any) -> dict[str, Any]:
+    covered = checks.check_instance("covered", given, Covered, "what mcover.lift returned")
     if isinstance(covered, Spread):
         raise McoverError("the covers are spread already; spread what part.gather() returns.")
     if not isinstance(mesh, DeviceMesh) or mesh.mesh_dim_names != DIMENSIONS:

@@ -65,7 +65,7 @@ def collapse_adapters(covered: Covered, rank: int | None = None) -> CollapsedAda
         if one.adapter not in chosen or not (one.is_lifted or rank):
             continue
         one.check()
-        squares = one.put(rank or one.rank)
+        squares = one.set_product(rank or one.rank)
         errors[one.name] = math.sqrt(squares[0] / squares[1]) if squares[1] else 0.0
         lost, whole = lost + squares[0], whole + squares[1]
     if rank is not None:
@@ -107,8 +107,8 @@ class _Factors:
             )
 
     @torch.no_grad()
-    def put(self, rank: int) -> tuple[float, float]:
-        """The mean product in the collapsed layer; squared norms of what was lost, and of all."""
+    def set_product(self, rank: int) -> tuple[float, float]:
+        """Sets the mean product; returns squared norms of what was lost, and of all."""
         layer, adapter = self.layer, self.adapter
         a, b = (
             (stack.detach() if lifted else stack.detach()[None]).double().flatten(2)

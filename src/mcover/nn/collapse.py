@@ -1,4 +1,4 @@
-"""From M covers back to models of the base's class, or to one prediction."""
+"""From M covers to models of the base's class, or to one prediction."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def cover(covered: State, index: int) -> nn.Module:
 def ensemble(covered: State, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
     """The mean prediction of the M covers as models by themselves, shape (B, ...).
 
-    Of whole numbers and truth values it is the most frequent one, the smallest where several
-    are. ``routed=True`` takes what the covered model itself puts out, routes and all.
+    Integers and booleans have no mean: the most frequent value is taken, and the smallest of
+    several. ``routed=True`` averages the outputs of the covered model itself, routes included.
     """
     if routed:
         outputs = covered(*args, **kwargs)
@@ -88,7 +88,7 @@ def _average(stack: Tensor) -> Tensor:
 
 
 def _split(output: Tensor, passes: int) -> Tensor:
-    """What S passes put along the batch: (M, S·B, ...) to (M·S, B, ...)."""
+    """Separates the S passes that lie along the batch: (M, S·B, ...) to (M·S, B, ...)."""
     if passes == 1:
         return output
     if output.ndim == 2 and output.shape[1] == passes:  # one number from each pass

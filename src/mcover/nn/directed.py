@@ -135,8 +135,8 @@ class _Return(_Routed):
         return None, None, None, None, *gather(grads[0], index, table, inverse_table, ctx.per)
 
 
-# ``apply`` binds its arguments to these in every call, and works them out anew where it finds none:
-# a third of what the gather of a small tensor costs.
+# ``apply`` binds its arguments to these in every call, and computes them in every call if they are
+# not there: a third of the cost of gathering a small tensor.
 for _forward in (_Gather.forward, _Return.forward):
     vars(_forward)["__signature__"] = inspect.signature(_forward)
 

@@ -1,6 +1,6 @@
 """Which layers mix, and the mixers that they take.
 
-A layer that mixes runs its own forward. Inside of it, the product of inputs with weights (a linear
+A layer that mixes runs its own forward. Inside it, the product of inputs with weights (a linear
 map, a convolution, a lookup, attention) is where covers meet; what a subclass does before and after
 stays its own, and so do computed weights, e.g. normalised or quantised ones.
 """

@@ -1,4 +1,4 @@
-"""How covered models come to be: ``lift`` makes one from a model, ``load`` from a file."""
+"""How covered models are made: ``lift`` makes one from a model, ``load`` from a file."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def lift(
 
     Each cover runs the model's own code. In the message lift all must call the layers that mix in
     the same order: a branch on a cover's own values, around such a layer, is refused when covers
-    part there. Activation checkpointing around such a layer is refused too; around the covered
-    model it works, and in the directed lift it works anywhere. A shared trunk runs once for each
-    cover: write ``nn.Sequential(trunk, mcover.lift(head, ...))`` to run it once.
+    take different branches. Activation checkpointing around such a layer is refused too; around the
+    covered model it works, and in the directed lift it works anywhere. A shared trunk runs once for
+    each cover: write ``nn.Sequential(trunk, mcover.lift(head, ...))`` to run it once.
 
     Raises:
-        McoverError: what was asked for makes no sense; the message says what to write.
+        McoverError: an argument is invalid; the message says what to write.
     """
     check_model(model)
     if any(isinstance(module, Covered) for module in model.modules()):
@@ -101,7 +101,7 @@ def lift(
     root, freeze = seed_sequence(seed), checks.check_bool("freeze", freeze)
     with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
         net = stacked_copy(model, count, names, state, given)
-        if not given and count > 1 and settings.spread(1.0):
+        if not given and count > 1 and settings.noise_std(1.0):
             add_noise(net, names, settings, root)
     if freeze:
         for name, value in net.named_parameters():

@@ -90,9 +90,14 @@ def saved_tensor_hooks_are_active() -> bool:
 class _InsideTorch(TorchFunctionMode):
     """Calls a function inside the next call of torch, and returns what it returns.
 
-    A call of torch notes, for its thread, who handles warnings meanwhile, and puts back who did
-    before. Covers stop inside such calls and leave them in another order than they came, so that
-    in the end a handler would stand there whose memory is gone. The call around all puts it right.
+    A Python call into torch sets a thread-local pointer to a warning handler on its own C stack,
+    and restores the previous pointer when it returns. Such calls are nested, unless covers stop
+    inside them: cover 0 enters its call, cover 1 enters its own, and cover 0 leaves first. Then the
+    last call to return restores the pointer of one that has returned already. A later warning from
+    C++ code, e.g. of DistributedDataParallel's reducer, would follow it into freed memory and end
+    the process. One more call around all covers is enough: it was entered before any of them and
+    returns after all of them, so the pointer that it restores is valid. The call is
+    ``torch.empty(0)``; the mode runs the covers in its place, and returns what they returned.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -104,7 +109,7 @@ class _InsideTorch(TorchFunctionMode):
 
 
 class _Cover(greenlet):
-    """One cover on its way from meeting to meeting."""
+    """One cover, which runs from meeting to meeting."""
 
     def __init__(
         self, function: Callable[[], Any], guards: contextlib.ExitStack, hooks_can_be_seen: bool
@@ -129,7 +134,7 @@ def _all_meetings(covers: list[_Cover], begin: _Modes) -> list[Any]:
     while True:
         arrived = []
         for cover, reply in zip(covers, replies, strict=True):
-            begin.restore(cover.guards)  # for a cover's start; one that goes on restores its own
+            begin.restore(cover.guards)  # for the start; a cover that continues restores its own
             arrived.append(cover.switch(*reply))
             _check_together(covers, arrived)
         if covers[0].dead:
@@ -164,7 +169,13 @@ _DEVICES = ("cpu", "cuda")
 
 
 class _Modes(NamedTuple):
-    """What torch keeps for a thread and belongs to a cover."""
+    """Torch's thread-local modes, which belong to a cover.
+
+    All covers run on one thread, so ``torch.no_grad()`` entered by one of them would be in force in
+    the next. A cover saves its modes when it stops and restores them when it continues. Inference
+    mode has no setter, only a guard; guards are kept in an ExitStack and closed when all covers
+    have ended, whatever their order was.
+    """
 
     grad: bool
     inference: bool
@@ -178,7 +189,7 @@ class _Modes(NamedTuple):
         return cls(grad, inference, tuple(autocast), torch.is_autocast_cache_enabled())
 
     def restore(self, guards: contextlib.ExitStack) -> None:
-        """Puts these modes in force; a change of inference mode lasts until guards are closed."""
+        """Activates these modes; a change of inference mode lasts until guards are closed."""
         now = _Modes.now()
         if now == self:
             return

@@ -49,19 +49,19 @@ def cover_loss(
             f"loss is {loss!r}; write a function of output and target, e.g. F.cross_entropy, or "
             "torch.nn.CrossEntropyLoss() with its parentheses."
         )
-    leaves = trees.tensors(outputs)
-    if not leaves or leaves[0].ndim == 0 or not len(leaves[0]):
+    stacks = trees.tensors(outputs)
+    if not stacks or stacks[0].ndim == 0 or not len(stacks[0]):
         raise McoverError("cover_loss takes what the covered model returned: covers come first.")
-    covers = len(leaves[0])
+    covers = len(stacks[0])
     if each:
         trees.check_covers_first(target, covers, "each=True", "each=False for a target")
     else:
-        target = _repeated(leaves[0], target)
+        target = _repeated(stacks[0], target)
     losses = []
     for cover in map(operator.itemgetter, range(covers)):
         # One at a time: a loss may write into what it is given, but not into parts of an unbind.
         output = trees.map_tensors(cover, outputs)
-        own = _repeated(leaves[0], trees.map_tensors(cover, target)) if each else target
+        own = _repeated(stacks[0], trees.map_tensors(cover, target)) if each else target
         try:
             losses.append(loss(output, own))
         except torch.OutOfMemoryError:
@@ -90,7 +90,7 @@ def _own_loss(outputs: Any) -> Tensor:
 
 def _repeated(output: Tensor, target: Any) -> Any:
     """The target once for each stream, where the outputs hold several."""
-    targets = [leaf for leaf in trees.tensors(target) if leaf.ndim]
+    targets = [tensor for tensor in trees.tensors(target) if tensor.ndim]
     if not targets or output.ndim < 2 or output.shape[1] == len(targets[0]):
         return target
     size = len(targets[0])
@@ -99,5 +99,5 @@ def _repeated(output: Tensor, target: Any) -> Any:
         return target  # not batch against batch: the loss knows what it does
     # Tensors of another length are not batches, e.g. the weights of classes.
     return trees.map_tensors(
-        lambda leaf: torch.cat([leaf] * times) if leaf.ndim and len(leaf) == size else leaf, target
+        lambda one: torch.cat([one] * times) if one.ndim and len(one) == size else one, target
     )

@@ -1,4 +1,12 @@
-"""What happens inside a layer that mixes: its products become meetings of all covers."""
+"""What happens inside a layer that mixes: its products become meetings of all covers.
+
+The layer's own forward runs, under a ``TorchFunctionMode`` that sees each call of a torch function.
+Calls that multiply by the layer's weight become meetings; all others pass through. This keeps what
+a subclass computes around the product (clamped inputs, normalised weights), which a replacement of
+the forward for each kind of layer would lose. It relies on recognising the weight, by its shape
+(:meth:`Site.fits`), since a computed weight is a new tensor in every forward. A layer that
+multiplies in some other way runs unmixed; execution looks for such layers after the first pass.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +174,12 @@ class Mixed(Override):
 
 
 class _Meetings(TorchFunctionMode):
-    """Makes a meeting of each product. Torch switches the mode off while a product is handled."""
+    """Makes a meeting of each product.
+
+    Torch switches the mode off while it handles a call, and covers stop inside that handler. So at
+    every switch between covers the stack of modes is the one from before the layer, and no cover
+    can see the mode of another. Stopping anywhere else inside the layer would break this.
+    """
 
     def __init__(self, site: Site) -> None:
         super().__init__()

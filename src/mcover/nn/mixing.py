@@ -16,6 +16,11 @@ Throughout, a mixer is (units, blocks, M, M) with row β the cover that reads an
 that is read, or (1, 1, M, M) where one kernel serves all units and blocks (the exact mode).
 Activations come and go as one tensor per cover: no stacked copy is ever kept.
 
+Contributions of a linear layer would take M·G times the memory of its result if all were kept. They
+are made in panels of units and pieces of samples whose contributions fit ``WORKSPACE``, so that
+they stay in the cache. A backward that is differentiated again cannot use these in-place loops: it
+falls back on the sum as written (``_linear_equation``), slow and obviously right.
+
 A mixer need not be square. With fewer columns than rows, the results are sums over the covers that
 are there, one for each row. What the missing covers would add is not known here.
 """
@@ -57,7 +62,7 @@ class Product(Protocol):
         """The layer of all covers, each with its own input, its block messages mixed."""
 
     def add_bias(self, y: Tensor, bias: Tensor) -> Tensor:
-        """What the layer puts out with a bias, from what it puts out without."""
+        """Adds a bias to an output that was computed without one."""
 
 
 class Linear:
@@ -301,7 +306,7 @@ class _MixLinear(_Mix):
         for rows in _cut(samples, SAMPLES):
             sums = weight.new_empty(covers, blocks, _length(rows), width)
             for panel in _panels(units, covers * blocks * _length(rows)):
-                # A little more than samples apart: rows whole pages apart compete for cache lines.
+                # Padded: with a stride of whole pages, rows would compete for the same cache lines.
                 transposed = weight.new_zeros(_length(panel), len(grads), _length(rows) | 16)
                 for beta, grad in enumerate(grads):
                     transposed[:, beta, : _length(rows)] = grad.reshape(-1, units)[rows, panel].T
@@ -487,7 +492,7 @@ def _panels(units: int, contributions: int) -> list[slice]:
 
 
 def _few(out: Tensor, contributions: int) -> list[slice]:
-    """Samples of a convolution at a time; ``out`` is what one cover puts out."""
+    """Samples of a convolution at a time; ``out`` is the output of one cover."""
     workspace = WORKSPACE if out.device.type == "cpu" else 32 * WORKSPACE
     return _cut(len(out), max(1, workspace // (contributions * max(1, out[:1].numel()))))
 

@@ -1,4 +1,4 @@
-"""Which tensors are lifted, and M copies of each under one name: where covers live and begin."""
+"""Which tensors are lifted, and how their stacks are made: M copies of each, plus noise."""
 
 from __future__ import annotations
 
@@ -158,9 +158,9 @@ def stacked_copy(
 ) -> nn.Module:
     """A copy of ``model`` in which the named tensors have shape (M, *shape).
 
-    Each row is the model's own tensor, or that of one of the ``given`` modules. All names of a tied
-    tensor get the same stack: the copy is made with the stacks in its memo. The forwards of modules
-    that hold stacks are replaced, since they are run through the covered model only.
+    Each slice is the model's own tensor, or that of one of the ``given`` modules. All names of a
+    tied tensor get the same stack: the copy is made with the stacks in its memo. The forwards of
+    modules that hold stacks are replaced, since they are run through the covered model only.
     """
     own: dict[str, Tensor] = {name: model.get_parameter(name) for name in parameters}
     own |= {name: model.get_buffer(name) for name in buffers}
@@ -207,7 +207,7 @@ class Refusal(Override):
 def add_noise(
     net: nn.Module, parameters: Sequence[str], settings: Settings, seed: SeedSequence
 ) -> None:
-    """Sets covers of equal weights apart; rows of an embedding that do not train stay equal."""
+    """Adds the noise that separates the covers; embedding rows that do not train get none."""
     child = SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 0))
     generator = torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0] >> 1))
     padding: dict[Any, Any] = {
@@ -220,24 +220,24 @@ def add_noise(
         parameter = net.get_parameter(name)
         stack = parameter.detach()
         own = float(stack[0].std()) if stack[0].numel() > 1 else 0.0
-        spread = settings.spread(own)
-        # Drawn for each tensor, whatever its spread: others do not depend on it.
+        std = settings.noise_std(own)
+        # Drawn even for a standard deviation of 0, so that later tensors do not depend on it.
         drawn = torch.randn(stack.shape, generator=generator, dtype=torch.float64)
         if stack.is_complex():
             other = torch.randn(stack.shape, generator=generator, dtype=torch.float64)
             drawn = torch.complex(drawn, other) / 2**0.5
         if parameter in padding:
             drawn[:, padding[parameter]] = 0
-        stack += spread * drawn.to(stack)
-        if spread > LOUD * own > 0 and not isinstance(settings.noise, str):
+        stack += std * drawn.to(stack)
+        if std > LOUD * own > 0 and not isinstance(settings.noise, str):
             loud.append((name, own))
     if loud:
         name, own = loud[0]
         more = f" and {len(loud) - 1} more" if len(loud) > 1 else ""
         warnings.warn(
-            f"noise={settings.noise} is {settings.spread(own) / own:.0%} of the standard deviation "
-            f"of {name!r} ({own:.2g}){more}: covers of a trained model would lose what it learned. "
-            "Write noise='10%' for a share of each tensor's own.",
+            f"noise={settings.noise} is {settings.noise_std(own) / own:.0%} of the standard "
+            f"deviation of {name!r} ({own:.2g}){more}: covers of a trained model would lose what "
+            "it learned. Write noise='10%' for a share of each tensor's own.",
             McoverWarning,
             stacklevel=3,
         )

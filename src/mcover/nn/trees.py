@@ -1,7 +1,7 @@
 """Nested outputs and inputs: tensors inside tuples, lists, mappings and dataclasses.
 
 A container is rebuilt as its own class, so that a named tuple stays one and a Hugging Face output
-keeps its attributes. Anything else, a tensor included, is a leaf.
+keeps its attributes. Anything else, a tensor included, is a value.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
 
     A tensor that occurs twice is mapped once: layers may ask whether their inputs are the same.
     """
-    made = {id(tensor): tensor for tensor in tensors(tree)}
-    made = {key: function(tensor) for key, tensor in made.items()}
-    return merge(lambda leaf: made[id(leaf)] if isinstance(leaf, Tensor) else leaf, tree)
+    made = {tensor: function(tensor) for tensor in dict.fromkeys(tensors(tree))}
+    return merge(lambda one: made[one] if isinstance(one, Tensor) else one, tree)
 
 
 def merge(join: Callable[..., Any], *trees: Any) -> Any:
-    """One tree of ``join(*leaves)`` from trees of the same form.
+    """One tree of ``join(*values)`` from trees of the same form.
 
     >>> merge(lambda *values: sum(values), {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
     {'a': 11, 'b': (22,)}
@@ -77,10 +76,10 @@ def stack(*trees: Any) -> Any:
     >>> stack((torch.tensor(1.0), 7), (torch.tensor(2.0), 7))
     (tensor([1., 2.]), 7)
     """
-    return merge(_stack_leaves, *trees)
+    return merge(_stack_values, *trees)
 
 
-def _stack_leaves(*values: Any) -> Any:
+def _stack_values(*values: Any) -> Any:
     first = values[0]
     if isinstance(first, Tensor):
         shapes = {tuple(value.shape) for value in values}

@@ -183,29 +183,31 @@ class _Floats(nn.Module):
         return F.batch_norm(y, *statistics, self.norm_weight, self.norm_bias, eps=self.eps)
 
     def thresholds(self, most: int) -> tuple[Tensor, Tensor]:
-        """Ways ±1 and cuts such that a unit is +1 where way · field ≥ cut, for fields up to most.
+        """Polarity ±1 and threshold: a unit is +1 where polarity · field ≥ threshold.
 
-        Everything from the field to the sign is monotonic, also as floats round it: a bisection.
+        ``most`` is the largest field.
+
+        Everything from the field to the sign is monotonic, rounding included: bisection is exact.
         """
         down = torch.zeros_like(self.sizes) if self.norm_weight is None else self.norm_weight
-        ways = torch.where(down < 0, -1, 1)
-        low = torch.full_like(ways, -most)
-        high = torch.full_like(ways, most + 1)
+        polarity = torch.where(down < 0, -1, 1)
+        low = torch.full_like(polarity, -most)
+        high = torch.full_like(polarity, most + 1)
         while bool((low < high).any()):
             middle = (low + high).div(2, rounding_mode="floor")
-            fields = (ways * middle).view(1, -1, *[1] * self.axes)
+            fields = (polarity * middle).view(1, -1, *[1] * self.axes)
             above = ~(self.normed(self.scaled(fields)) < 0).flatten()
             high = torch.where(above, middle, high)
             low = torch.where(above, low, middle + 1).minimum(high)
-        return ways.to(torch.int8), high.to(torch.int32)
+        return polarity.to(torch.int8), high.to(torch.int32)
 
 
 class PackedLayer(nn.Module):
     """One layer of a :class:`Folded` network: bits of weights, and a threshold for each unit."""
 
     words: Tensor
-    ways: Tensor
-    cuts: Tensor
+    polarity: Tensor
+    thresholds: Tensor
 
     def __init__(
         self, name: str, layer: Any, pool: Any, norm: Any, *, hidden: bool, first: bool
@@ -227,9 +229,9 @@ class PackedLayer(nn.Module):
         floats = _Floats(layer, sizes[:, 0], norm)
         bits = (weight.flatten(1) > 0).cpu().numpy()
         self.register_buffer("words", torch.from_numpy(pack_bits(bits).view(np.int64)))
-        ways, cuts = floats.thresholds(sizes.shape[1]) if hidden else (None, None)
-        self.register_buffer("ways", ways)
-        self.register_buffer("cuts", cuts)
+        polarity, thresholds = floats.thresholds(sizes.shape[1]) if hidden else (None, None)
+        self.register_buffer("polarity", polarity)
+        self.register_buffer("thresholds", thresholds)
         self.floats = floats if first or not hidden else None
 
     def forward(self, h: Tensor) -> Tensor:
@@ -245,8 +247,10 @@ class PackedLayer(nn.Module):
             fields = self._convolved(h) if self.at is not None else self._fields(h)
             fields = fields if self.pool is None else self.pool(fields)
             if self.hidden:
-                ways, cuts = (t.view(-1, *[1] * (h.ndim - 2)) for t in (self.ways, self.cuts))
-                return fields * ways >= cuts
+                polarity, thresholds = (
+                    t.view(-1, *[1] * (h.ndim - 2)) for t in (self.polarity, self.thresholds)
+                )
+                return fields * polarity >= thresholds
             y = self.floats.scaled(fields)  # type: ignore[union-attr]
         else:
             y = self._product(h)

@@ -262,11 +262,11 @@ def _chosen(model: nn.Module, select: Select, skip: Select) -> list[str]:
 
 def _output_axis(name: str, owner: nn.Module) -> int:
     """Where the output channels of a weight lie."""
-    turned = isinstance(owner, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
-    if turned and owner.groups != 1:
+    transposed = isinstance(owner, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
+    if transposed and owner.groups != 1:
         raise McoverError(f"{name!r} has no axis of output channels; write scale=None, or skip it.")
     names = {full_name(kind) for kind in type(owner).__mro__}
-    return int(turned or "transformers.pytorch_utils.Conv1D" in names)
+    return int(transposed or "transformers.pytorch_utils.Conv1D" in names)
 
 
 def weights_of(model: nn.Module) -> Iterator[tuple[str, SignWeight, Tensor]]:
