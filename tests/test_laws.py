@@ -1,4 +1,4 @@
-"""Three laws that every lift, annealer and optimizer obeys, stated once over a table of all of them.
+"""Three laws of every lift, annealer and optimizer, stated once over a table of all of them.
 
 1. One cover is the base: M = 1 gives what the plain model, annealer or optimizer gives.
 2. Without mixing, covers are independent: the identity topology, or no coupling, gives M separate

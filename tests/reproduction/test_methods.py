@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import reproduction.training.loop
-import reproduction.training.objectives
 import torch
 from torch import nn
 from torch.nn import functional
 
 import mcover
+import reproduction.training.loop
+import reproduction.training.objectives
 from mcover.errors import McoverError
 from reproduction import data
 from reproduction.committee import CommitteeMachine

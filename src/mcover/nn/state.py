@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mcover import checks
+from mcover.announce import announced
 from mcover.errors import McoverError
 from mcover.lifting import Directed, Messages, Settings
 from mcover.nn import directed
 from mcover.nn.layers import MixingLayer, Shape, draw_mixer, mixing_layers
-from mcover.announce import announced
 from mcover.routing import BYTE_COVERS, draw_indexed_bank
 from mcover.seeds import seed_sequence
 
