@@ -19,7 +19,7 @@ REPRODUCTION = sorted((ROOT / "reproduction").rglob("*.py"))
 # A module imports from its own layer and from layers above it in this list.
 LAYERS = (
     ("errors",),
-    ("checks", "compiled", "files", "plain", "seeds"),
+    ("announce", "checks", "compiled", "files", "plain", "seeds"),
     ("topology",),
     ("permutations", "permutation_kernels"),
     ("routing",),

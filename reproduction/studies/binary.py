@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mcover.lifting import Directed, Messages
+from mcover import Directed, Messages
 from reproduction.study import Cell, Cells, Choosing, Scale, Study, at_scales
 from reproduction.training import RSGD, SGD, BinaryTrial, Flips, Lifted, Training
 from reproduction.training.options import BinaryMethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mcover.topology import Identity
+from mcover import Identity
 from reproduction.rows import Trial
 from reproduction.studies.networks import (
     SMOKE_CHOOSING,

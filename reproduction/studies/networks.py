@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mcover.lifting import Directed, Messages
-from mcover.topology import GaussianRing, Identity, Topology, Uniform
+from mcover import Directed, GaussianRing, Identity, Messages, Uniform
 from reproduction.rows import Trial
 from reproduction.study import (
     COMMITTEE,
@@ -35,7 +34,7 @@ from reproduction.training import (
     NetworkTrial,
     Training,
 )
-from reproduction.training.options import PLAIN
+from reproduction.training.options import PLAIN, Topology
 
 EPOCHS: dict[Scale, int] = {"smoke": 4, "quick": 4000, "paper": 20_000}
 _SMALL: dict[Scale, Scale] = {"smoke": "smoke", "quick": "quick", "paper": "quick"}

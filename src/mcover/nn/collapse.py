@@ -12,12 +12,14 @@ from torch.optim.swa_utils import update_bn
 from mcover import checks
 from mcover.errors import McoverError
 from mcover.nn import trees
-from mcover.nn.state import State
+from mcover.nn.state import CoverState
 
 How = Literal["mean", "sign"] | Callable[[Tensor], Tensor]
 
 
-def collapse(covered: State, how: How = "mean", loader: Iterable[Any] | None = None) -> nn.Module:
+def collapse(
+    covered: CoverState, how: How = "mean", loader: Iterable[Any] | None = None
+) -> nn.Module:
     """One model of the base's class and ``state_dict`` keys, in evaluation mode.
 
     Args:
@@ -58,13 +60,13 @@ def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
     return made.to(stack.dtype)
 
 
-def cover(covered: State, index: int) -> nn.Module:
+def cover(covered: CoverState, index: int) -> nn.Module:
     """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
     index = checks.check_int("cover", index, -covered.covers, covered.covers - 1)
     return rebuilt(covered, lambda _, stack: stack[index], index)
 
 
-def ensemble(covered: State, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
+def ensemble(covered: CoverState, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
     """The mean prediction of the M covers as models by themselves, shape (B, ...).
 
     Integers and booleans have no mean: the most frequent value is taken, and the smallest of
@@ -96,7 +98,9 @@ def _split(output: Tensor, passes: int) -> Tensor:
     return output.unflatten(1, (passes, -1)).flatten(0, 1)
 
 
-def rebuilt(covered: State, value: Callable[[str, Tensor], Tensor], index: int = 0) -> nn.Module:
+def rebuilt(
+    covered: CoverState, value: Callable[[str, Tensor], Tensor], index: int = 0
+) -> nn.Module:
     """The base model with ``value(name, stack)`` in the place of each stack, in evaluation mode.
 
     Tied names stay tied. What the model keeps in attributes is that of cover ``index``.

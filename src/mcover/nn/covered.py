@@ -19,7 +19,7 @@ from mcover.nn.files import save
 from mcover.nn.mixing import Rules
 from mcover.nn.modules import Override
 from mcover.nn.report import report
-from mcover.nn.state import State
+from mcover.nn.state import CoverState
 
 
 class NextRoutes(NamedTuple):
@@ -65,7 +65,7 @@ class _Forward:
         return base.replace(parameters=[own, *base.parameters.values()])
 
 
-class Covered(State):
+class Covered(CoverState):
     """What :func:`mcover.lift` returns: an input of shape (B, ...) gives outputs (M, B, ...).
 
     Several streams or destinations lie along the batch: (M, S·B, ...), stream by stream. Outputs

@@ -22,7 +22,7 @@ from mcover.nn.copies import Copies, copied, shared_buffer_error
 from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
 from mcover.nn.mixing import Rules
-from mcover.nn.state import State
+from mcover.nn.state import CoverState
 
 
 class Execution:
@@ -33,11 +33,11 @@ class Execution:
     ``rules`` are copied or pickled: the rest describes forwards of this object.
     """
 
-    state: State
+    state: CoverState
     copies: Copies
     rules: Rules
 
-    def __init__(self, state: State, rules: Rules) -> None:
+    def __init__(self, state: CoverState, rules: Rules) -> None:
         copies = Copies(state.net, len(state.held), self._install_meetings)
         self.__setstate__({"state": state, "copies": copies, "rules": rules})
 

@@ -18,7 +18,7 @@ from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.lifting import Settings
 from mcover.nn.layers import full_name
-from mcover.nn.state import State
+from mcover.nn.state import CoverState
 from mcover.plain import from_plain, to_plain
 
 FORMAT = 3
@@ -38,7 +38,7 @@ class Config:
     tied: tuple[tuple[str, str], ...]  # another name of a tensor, and that which it is stored under
 
 
-def save(covered: State, path: str | Path, *, frozen_too: bool = True) -> Path:
+def save(covered: CoverState, path: str | Path, *, frozen_too: bool = True) -> Path:
     """Writes a file with the ending .safetensors, which :func:`mcover.nn.load` reads.
 
     Without ``frozen_too`` it has only what was trained, as of a large model with small adapters;
@@ -60,7 +60,7 @@ def save(covered: State, path: str | Path, *, frozen_too: bool = True) -> Path:
     return write_atomic(_path(path), safetensors.save(tensors, header))
 
 
-def frozen_names(covered: State) -> set[str]:
+def frozen_names(covered: CoverState) -> set[str]:
     """Names, in the covered model, of parameters that all covers share and nobody trains."""
     named = covered.named_parameters(remove_duplicate=False)
     stacks = set(covered.stacks().values())

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mcover.lifting import Settings
 from mcover.nn.collapse import cover
-from mcover.nn.state import State
+from mcover.nn.state import CoverState
 from mcover.topology import Facts
 
 
@@ -72,7 +72,7 @@ class LiftReport:
         ])  # fmt: skip
 
 
-def report(covered: State, /, *args: Any, **kwargs: Any) -> LiftReport:
+def report(covered: CoverState, /, *args: Any, **kwargs: Any) -> LiftReport:
     """What was lifted, mixed, copied or shared, and what it costs; print it for a table.
 
     With an example of the model's inputs the cost is counted on it, otherwise estimated.
@@ -113,7 +113,7 @@ def report(covered: State, /, *args: Any, **kwargs: Any) -> LiftReport:
     )
 
 
-def _blocks(covered: State) -> dict[nn.Module, int]:
+def _blocks(covered: CoverState) -> dict[nn.Module, int]:
     """The most blocks of each module that mixes.
 
     Once the model has run, a layer whose covers never met does not count, whatever its kind.

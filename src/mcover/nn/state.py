@@ -30,7 +30,7 @@ from mcover.seeds import seed_sequence
 _PAGE = 512  # bytes
 
 
-class State(nn.Module):
+class CoverState(nn.Module):
     """The tensors and counters of M covers; :class:`mcover.nn.Covered` adds how they run.
 
     Attributes:
