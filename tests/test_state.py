@@ -140,13 +140,13 @@ def test_a_collapse_of_the_wrong_shape_is_refused():
 
 
 def test_a_lift_that_takes_long_says_what_it_does(monkeypatch, caplog):
-    from mcover import progress
+    from mcover import announce
     from mcover.nn import state as module
 
     model = nn.Linear(30, 20)
     lift(model, 3, RING, "directed", seed=0)
     assert not caplog.records
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(announce, "PATIENCE", 0.0)
     draw = module.draw_indexed_bank
     monkeypatch.setattr(module, "draw_indexed_bank", lambda *a: (time.sleep(0.05), draw(*a))[1])
     lift(model, 3, RING, "directed", seed=0)
