@@ -132,7 +132,7 @@ class CoverState(nn.Module):
 
     @property
     def passes(self) -> int:
-        """Passes over the M covers in each forward: one for each stream or destination."""
+        """Number of passes over the M covers in each forward, one per stream or destination."""
         how = self.settings.routing
         if isinstance(how, Messages):
             return how.streams or 1

@@ -1,0 +1,106 @@
+"""The built documentation site in headless Chromium: each page, wide and on a phone."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+SITE = Path(os.environ.get("MCOVER_SITE", "out/docs")).resolve()
+PAGES = sorted(
+    path.relative_to(SITE).as_posix()
+    for path in SITE.rglob("*.html")
+    if path.name not in {"genindex.html", "py-modindex.html", "search.html"}
+    and "_modules" not in path.parts
+)
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+# Elements of the main text that reach beyond the right edge of the window, where no ancestor scrolls
+# sideways.
+CUT_OFF = """() => {
+  const width = document.documentElement.clientWidth;
+  const scrolls = (node) => {
+    for (let one = node; one && one !== document.body; one = one.parentElement) {
+      if (["auto", "scroll"].includes(getComputedStyle(one).overflowX)) return true;
+    }
+    return false;
+  };
+  return [...document.querySelectorAll("article *")]
+    .filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > width + 1)
+    .filter((one) => !scrolls(one))
+    .map((one) => one.outerHTML.slice(0, 120));
+}"""
+MISSING_PICTURES = """() => [...document.querySelectorAll("article img")]
+  .filter((one) => !(one.complete && one.naturalWidth > 0)).map((one) => one.src)"""
+
+
+def test_the_site_is_built():
+    assert "index.html" in PAGES, f"no site in {SITE}; run make docs first"
+    assert len(PAGES) > 30
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = shutil.which("chromium")
+    assert path is not None, "chromium is missing; make test-browser installs it"
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(params=["wide, light", "phone, dark"])
+def page(browser, request):
+    """A page that may read files of the site only; requests and errors fail the test."""
+    size, scheme = request.param.split(", ")
+    context = browser.new_context(viewport=WIDE if size == "wide" else PHONE, color_scheme=scheme)
+    outside, errors = [], []
+
+    def watch(route):
+        if route.request.url.startswith(SITE.as_uri()):
+            route.continue_()
+        else:
+            outside.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", watch)
+    opened = context.new_page()
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    yield opened
+    context.close()
+    assert outside == []
+    assert errors == []
+
+
+def test_the_checks_see_what_is_cut_off_or_missing(browser):
+    opened = browser.new_page(viewport=PHONE)
+    opened.set_content("<article><p style='width: 500px'>wide</p><img src='none.png'></article>")
+    opened.wait_for_function("document.images[0].complete")
+    assert opened.evaluate(CUT_OFF) == ['<p style="width: 500px">wide</p>']
+    assert len(opened.evaluate(MISSING_PICTURES)) == 1
+    opened.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole(page, name):
+    page.goto((SITE / name).as_uri())
+    # Pictures far down are loaded when they come near the window.
+    page.evaluate("document.querySelectorAll('img').forEach((one) => { one.loading = 'eager'; })")
+    page.wait_for_function(
+        "[...document.querySelectorAll('article img')].every((one) => one.complete)"
+    )
+    assert page.evaluate(MISSING_PICTURES) == []
+    assert page.evaluate(CUT_OFF) == []
+    size = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert size[0] <= size[1], "the page scrolls sideways"
