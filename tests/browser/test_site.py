@@ -25,6 +25,7 @@ ARGUMENTS = [
 ]
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
+# Elements of the main text beyond the right edge of the window, where no ancestor scrolls sideways.
 CUT_OFF = """() => {
   const width = document.documentElement.clientWidth;
   const scrolls = (node) => {
