@@ -15,6 +15,8 @@ version = release = mcover.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
     "myst_nb",
     "inline_figures",
     "mathml",
@@ -58,6 +60,8 @@ html_theme = "furo"
 html_title = "mcover"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["routes.js"]
+html_favicon = "_static/favicon.svg"
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_copyright = False

@@ -4,8 +4,11 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import sync_playwright
+
+import mcover
 
 SITE = Path(os.environ.get("MCOVER_SITE", "out/docs")).resolve()
 PAGES = sorted(
@@ -103,3 +106,42 @@ def test_a_page_is_whole(page, name):
     assert page.evaluate(CUT_OFF) == []
     size = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert size[0] <= size[1], "the page scrolls sideways"
+
+
+def test_the_figure_of_routes_has_the_kernel_and_the_law_of_the_library(page):
+    page.goto((SITE / "idea.html").as_uri())
+    for covers, sigma, shift in [(1, 1.0, 0.0), (4, 0.5, 1.5), (5, 1.0, 2.0), (8, 8.0, 0.5)]:
+        given = [covers, sigma, shift]
+        kernel = np.array(page.evaluate("(given) => mcoverRoutes.kernel(...given)", given))
+        expected = mcover.GaussianRing(sigma, shift).matrix(covers)
+        np.testing.assert_allclose(kernel, expected, atol=1e-9)
+        routes = page.evaluate(
+            """(given) => {
+              const kernel = mcoverRoutes.kernel(...given);
+              const table = mcoverRoutes.permanents(kernel);
+              let state = 1;  // Park and Miller's generator: the same draws in each run
+              const random = () => (state = (state * 48271) % 2147483647) / 2147483647;
+              return Array.from({ length: 4000 }, () => mcoverRoutes.draw(kernel, table, random));
+            }""",
+            given,
+        )
+        marginals = mcover.permutations.marginals(kernel)
+        seen = np.stack([(np.array(routes) == beta).mean(0) for beta in range(covers)], axis=1)
+        error = np.sqrt(marginals * (1 - marginals) / 4000) + 1e-12
+        assert np.abs(seen - marginals).max() <= 4.5 * error.max()
+        assert np.all(np.sort(routes, axis=1) == np.arange(covers))
+
+
+def test_the_figure_of_routes_follows_the_keyboard(page):
+    page.goto((SITE / "idea.html").as_uri())
+    status = page.locator(".routes-figure [role=status]")
+    assert status.inner_text().startswith("Virtual model 1 of 5 reads its six weights from")
+    page.focus("#routes-covers")
+    page.keyboard.press("ArrowRight")
+    assert "of 6 reads" in status.inner_text()
+    page.focus("#routes-context")
+    page.keyboard.press("End")
+    assert status.inner_text().startswith("Virtual model 6 of 6")
+    page.focus("#routes-sigma")
+    page.keyboard.press("Home")  # narrow: a virtual model is one copy
+    assert status.inner_text().endswith("copies 6, 6, 6, 6, 6, 6.")
