@@ -33,6 +33,7 @@ from mcover.annealing import (
     GeometricSchedule,
 )
 from mcover.annealing.annealer import AnnealStatus, cover_overlap
+from mcover.annealing.options import bank_size, couplings_of
 from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
 from mcover.routing import draw_bank
@@ -74,9 +75,9 @@ def test_every_method_walks_the_reference_trajectory(options, hidden):
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = reference.Xoshiro(chain_seed.generate_state(4, np.uint64))
         weights = reference.random_weights(rng, method.covers, problem.sites)
-        size = settings.bank_size(problem.sites)
+        size = bank_size(settings.method, problem.sites)
         bank = draw_bank(method.topology, method.covers, problem.sites, size, route_seed)
-        temperatures, couplings = SHORT.temperatures(), settings.couplings()
+        temperatures, couplings = SHORT.temperatures(), couplings_of(settings)
         every = method.redraw_every or len(temperatures)
         for start in range(0, len(temperatures), every):
             if start:
@@ -396,7 +397,7 @@ def test_schedules_have_the_temperatures_they_say():
     np.testing.assert_allclose(1 / BetaSchedule(1.0, 0.1, 4).temperatures(), [1, 4, 7, 10])
     assert CustomSchedule((0.3, 0.5)).temperatures().tolist() == [0.3, 0.5]
     growing = AnnealOptions(RSA(3, coupling=2.0, coupling_growth=1.0), SHORT)
-    np.testing.assert_allclose(growing.couplings()[:3], [2, 4, 8])
+    np.testing.assert_allclose(couplings_of(growing)[:3], [2, 4, 8])
 
 
 @pytest.mark.parametrize("schedule", [(0.3, 1e-8, 0.1), (0.3, 0.1 - 1e-15, 0.1), (0.4, 0.01, 0.1)])

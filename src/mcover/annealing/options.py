@@ -193,6 +193,32 @@ def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) 
     checks.check_memory(int(needed), f"{schedule!r}", "write fewer temperatures or sweeps")
 
 
+def couplings_of(options: AnnealOptions) -> NDArray[np.float64]:
+    """γ of every sweep."""
+    method, sweeps = options.method, np.arange(len(options.schedule.temperatures()))
+    if not method.coupling:
+        return np.zeros(len(sweeps))
+    with np.errstate(over="ignore"):
+        couplings = method.coupling * np.float64(1 + method.coupling_growth) ** sweeps
+    if not couplings.max() <= MAX_COUPLING:
+        raise McoverError(
+            f"the coupling grows from {method.coupling:g} to {couplings.max():.3g}; it "
+            f"must stay between 0 and {MAX_COUPLING:g}: write a smaller coupling_growth."
+        )
+    return couplings
+
+
+def bank_size(method: Method, sites: int) -> int:
+    """Destinations S that a method keeps for a problem with so many weights."""
+    bank = sites if method.bank is None else method.bank
+    if bank > sites:
+        raise McoverError(
+            f"bank is {bank}, but the problem has {sites} weights; write a bank of at most "
+            f"{sites}, or bank=None for all of them."
+        )
+    return bank
+
+
 @dataclass(frozen=True)
 class AnnealOptions:
     """How each read is annealed: the options of :func:`mcover.anneal`, which a result keeps."""
@@ -236,31 +262,7 @@ class AnnealOptions:
             raise McoverError(
                 f"order is {self.order!r}, but {self.rule} {why} and has no order; leave it out."
             )
-        self.couplings()
-
-    def couplings(self) -> NDArray[np.float64]:
-        """γ of every sweep."""
-        method, sweeps = self.method, np.arange(len(self.schedule.temperatures()))
-        if not method.coupling:
-            return np.zeros(len(sweeps))
-        with np.errstate(over="ignore"):
-            couplings = method.coupling * np.float64(1 + method.coupling_growth) ** sweeps
-        if not couplings.max() <= MAX_COUPLING:
-            raise McoverError(
-                f"the coupling grows from {method.coupling:g} to {couplings.max():.3g}; it "
-                f"must stay between 0 and {MAX_COUPLING:g}: write a smaller coupling_growth."
-            )
-        return couplings
-
-    def bank_size(self, sites: int) -> int:
-        """Destinations S that are kept for a problem with so many weights."""
-        bank = sites if self.method.bank is None else self.method.bank
-        if bank > sites:
-            raise McoverError(
-                f"bank is {bank}, but the problem has {sites} weights; write a bank of at most "
-                f"{sites}, or bank=None for all of them."
-            )
-        return bank
+        couplings_of(self)
 
 
 PAPER = AnnealOptions(
