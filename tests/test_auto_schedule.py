@@ -75,7 +75,7 @@ def test_easy_problems_have_one_too():
 
 
 @pytest.mark.parametrize(
-    ("method", "factor"), [(Vanilla(), 0.6), (RSA(5), 1.2), (MCover(5), 0.6), (RSA(1), 0.6)]
+    ("method", "factor"), [(Vanilla(), 0.5), (RSA(5), 1.4), (MCover(5), 0.7), (RSA(1), 0.5)]
 )
 def test_the_schedule_that_was_drawn_is_in_the_result(method, factor):
     problem = teacher_student(101, 1.5, seed=0)
@@ -114,6 +114,8 @@ def test_automatic_schedules_take_a_factor_and_a_span():
 def test_schedules_that_cannot_be_are_refused(options, message):
     with pytest.raises(McoverError, match=message):
         AutoSchedule(**options)
+    with pytest.raises(McoverError, match=r"read result\.options\.schedule"):
+        AutoSchedule().temperatures()
 
 
 def test_patterns_and_labels_are_annealed_as_the_problem_they_are():

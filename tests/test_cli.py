@@ -75,8 +75,8 @@ def test_anneal_prints_a_summary_and_writes_result_and_picture(tmp_path, capsys)
     assert max(map(len, printed.replace(str(tmp_path), "").splitlines())) <= 80
     assert (tmp_path / "new" / "run.png").read_bytes().startswith(PNG)
     result = AnnealResult.load(tmp_path / "new" / "run.npz")
-    assert result.weights.shape == (3, 9, 51)
-    assert result.options.method == MCover(9, GaussianRing(3, shift=2), bank=4, coupling=0.3)
+    assert result.weights.shape == (3, 5, 51)
+    assert result.options.method == MCover(5, GaussianRing(3, shift=2), bank=4, coupling=0.3)
     assert result.options.schedule == LinearSchedule(0.4, 0.01, 0.01)
 
 
@@ -108,7 +108,7 @@ def test_anneal_prints_a_summary_and_writes_result_and_picture(tmp_path, capsys)
         (
             "perceptron --n 20 --redraw-every 5 --stop-at-zero --workers 1 --shift 1"
             " --schedule custom:0.2",
-            MCover(9, GaussianRing(1.5, shift=1), bank=2, redraw_every=5, coupling=0.3),
+            MCover(5, GaussianRing(1.5, shift=1), bank=2, redraw_every=5, coupling=0.3),
             CustomSchedule((0.2,)),
         ),
     ],

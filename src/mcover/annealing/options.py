@@ -121,7 +121,7 @@ class AnnealOptions:
     families; :data:`PAPER` has the paper's.
     """
 
-    method: Method = MCover(9, bank=2, coupling=0.3)
+    method: Method = MCover(5, bank=2, coupling=0.3)
     """:class:`~mcover.MCover`, :class:`~mcover.RSA` (replicas that attract each other) or
     :class:`~mcover.Vanilla` (one copy)."""
     schedule: Schedule = field(default_factory=AutoSchedule)  # One temperature for each sweep.

@@ -107,7 +107,7 @@ class AutoSchedule(Tagged, kind="auto"):
 
     sweeps: int = 500
     factor: float | None = None
-    """Start as a multiple of T₀; None is 1.2 for replicas (RSA) and 0.6 for covers and one copy."""
+    """Start as a multiple of T₀; None is 1.4 for replicas (RSA), 0.7 for covers and 0.5 for one copy."""
     span: float = 8.0  # How many times the first temperature is the last one.
 
     def __post_init__(self) -> None:
@@ -115,6 +115,13 @@ class AutoSchedule(Tagged, kind="auto"):
         checks.check_float_fields(self, "factor", above=0, optional=True)
         checks.check_float_fields(self, "span", least=1)
         _check_memory(self, self.sweeps)
+
+    def temperatures(self) -> Temperatures:
+        """Refused: there are none before a problem is given."""
+        raise McoverError(
+            "the temperatures of an AutoSchedule come from a problem; anneal with it, and read "
+            "result.options.schedule."
+        )
 
     def from_temperature(self, hot: float, factor: float) -> LinearSchedule | CustomSchedule:
         """The schedule where T₀ is ``hot``; ``factor`` is what None stands for."""

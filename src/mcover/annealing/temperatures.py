@@ -45,7 +45,7 @@ def freezing_temperature(columns: Words, size: tuple[int, int, int], energy: str
     the temperature at which the energy came to zero.
     """
     sites = size[1] * size[2]
-    rng = np.random.SeedSequence(_SEED).generate_state(4, np.uint64)
+    rng = np.random.SeedSequence(_SEED).generate_state(4, np.uint64).astype(np.uint64)
     routes, weights = np.zeros((1, sites, 1), dtype=np.uint8), random_weights(rng, 1, sites)
     state = make_state(columns, *size, routes, weights, energy)
     temperature = state.unit * max(math.sqrt(_changes(state) / sites), 1.0)
@@ -74,8 +74,10 @@ def resolve(options: AnnealOptions, problem: Problem, columns: Words) -> AnnealO
     if options.rule != "descent":
         size = len(problem.patterns), problem.hidden, problem.inputs
         hot = freezing_temperature(columns, size, options.energy)
-    # Replicas that attract each other begin to agree at twice the temperature of covers.
-    factor = 1.2 if isinstance(options.method, RSA) and options.method.covers > 1 else 0.6
+    factor = 0.5
+    if options.method.covers > 1:
+        # Replicas that attract each other begin to agree at twice the temperature of covers.
+        factor = 1.4 if isinstance(options.method, RSA) else 0.7
     if options.rule == "repair":
         factor *= 0.5
     return replace(options, schedule=schedule.from_temperature(hot, factor))

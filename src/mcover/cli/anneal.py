@@ -23,6 +23,7 @@ from mcover import (
 from mcover.annealing import (
     AnnealOptions,
     AnnealResult,
+    AutoSchedule,
     Method,
     Problem,
     Schedule,
@@ -252,7 +253,7 @@ def _number(hint: Any) -> type[int] | type[float]:
 def spell_schedule(schedule: Schedule) -> str:
     """The text that :func:`read_schedule` reads as this schedule."""
     values = [getattr(schedule, one.name) for one in dataclasses.fields(schedule)]
-    if schedule.kind == "auto" and schedule.factor is None:
+    if isinstance(schedule, AutoSchedule) and schedule.factor is None:
         values = values[:1]
     flat = values[0] if schedule.kind == "custom" else values
     return ":".join([schedule.kind, *(f"{value:g}" for value in flat)])
