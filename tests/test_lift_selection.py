@@ -195,7 +195,12 @@ def test_files_hold_the_tied_weight_once_and_what_is_frozen(tmp_path):
     assert [p.requires_grad for p in loaded.parameters()] == [
         p.requires_grad for p in covered.parameters()
     ]
-    assert plain["settings"] == {"covers": 3, "topology": {"kind": "ring", "shift": 2.0}}
+    assert plain["settings"] == {
+        "covers": 3,
+        "topology": {"kind": "ring", "shift": 2.0},
+        "routing": {"kind": "messages"},
+        "noise": covered.settings.noise,
+    }
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):

@@ -372,7 +372,7 @@ def test_stacks_and_routes_beyond_the_memory_limit_are_refused(monkeypatch):
     with pytest.raises(TooLargeError, match=r"4 covers of this model .*fewer covers.*select="):
         lift(model, 4, Uniform(), Messages(blocks=1), seed=0)
     with pytest.raises(TooLargeError, match=r"bank of 20 × 10100 routes.*fewer destinations"):
-        lift(model, 3, Uniform(), Directed(bank=20), seed=0)
+        lift(model, 3, Uniform(), Directed(bank=20, redraw_every=None), seed=0)
     with pytest.raises(TooLargeError, match=r"mixers .*fewer blocks"):
         lift(model, 3, Uniform(), Messages(streams=10**9), seed=0)
 
