@@ -101,7 +101,9 @@ def test_a_shared_buffer_that_is_written_to_is_named():
         covered = lift(Writes(), 3, RING, "messages", buffers=[], seed=0)
         with pytest.raises(McoverError, match=r"writes to its buffer 'count'.*buffers=\['count'\]"):
             covered(torch.ones(2, 6))
-        assert lift(Writes(), 3, RING, "messages", seed=0)(torch.ones(2, 6)).shape == (3, 2, 3), name
+        assert lift(Writes(), 3, RING, "messages", seed=0)(torch.ones(2, 6)).shape == (3, 2, 3), (
+            name
+        )
 
 
 def test_buffers_that_are_named_are_kept_for_each_cover_and_others_shared():

@@ -53,7 +53,9 @@ def test_names_globs_and_predicates_select_the_same():
         assert covered.net.hidden.weight.shape == (6, 7)
         assert covered.net.out.weight.shape == (3, 3, 5)
         assert type(covered.net.hidden) is nn.Linear
-    everything = lift(model, 3, RING, "messages", select=lambda name, module: isinstance(module, nn.Linear))
+    everything = lift(
+        model, 3, RING, "messages", select=lambda name, module: isinstance(module, nn.Linear)
+    )
     assert len(everything.lifted) == 5
 
 
@@ -403,7 +405,7 @@ def test_a_message_lift_that_mixes_little_says_which_layers_do_not():
         ({"covers": 0}, "covers"),
         ({"routing": "both"}, "routing is 'both'"),
         ({"noise": -1}, "noise is -1"),
-        ({"routing": Directed}, "mcover.Directed"),
+        ({"routing": 3}, "mcover.Directed"),
         ({"freeze": 1}, "freeze is 1"),
         ({"select": 3}, "select is 3"),
         ({"seed": -1}, "seed is -1"),

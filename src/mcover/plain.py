@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from mcover.errors import McoverError
 
-
 OMITTED = "omitted"
 
 

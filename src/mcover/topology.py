@@ -204,7 +204,9 @@ def as_topology(topology: Any) -> Topology:
         return TOPOLOGIES[checks.check_choice("topology", topology, tuple(TOPOLOGIES))]()
     if isinstance(topology, np.ndarray | list | tuple):
         raise McoverError(f"topology is a {type(topology).__name__}; write mcover.Custom(matrix).")
-    example = f"{', '.join(map(repr, TOPOLOGIES))}, or a value such as mcover.GaussianRing(1.5, shift=2)"
+    example = (
+        f"{', '.join(map(repr, TOPOLOGIES))}, or a value such as mcover.GaussianRing(1.5, shift=2)"
+    )
     return checks.check_instance("topology", topology, Topology, example)
 
 

@@ -75,7 +75,9 @@ def adapted(name: str, **options) -> PeftModel:
 
 def lifted(model: PeftModel, covers: int = 3, **options) -> mcover.nn.Covered:
     options = {"noise": "80%", "routing": "directed"} | options
-    return mcover.lift(model, covers, mcover.Uniform(), **{"routing": "messages", "seed": 0} | options)
+    return mcover.lift(
+        model, covers, mcover.Uniform(), **{"routing": "messages", "seed": 0} | options
+    )
 
 
 def layers(model: nn.Module) -> dict[str, LoraLayer]:
