@@ -144,9 +144,10 @@ def pretrained(kind: str, classes: range = range(10)) -> nn.Module:
 def with_head(model: nn.Module, seed: int) -> nn.Module:
     """The model with a fresh last layer."""
     with seeded([seed, 4]):
-        for name, layer in [*model.named_modules()]:
-            last = (name, layer) if isinstance(layer, nn.Linear) else last if name else None
-        model.set_submodule(last[0], nn.Linear(last[1].in_features, last[1].out_features))
+        name, last = [(n, one) for n, one in model.named_modules() if isinstance(one, nn.Linear)][
+            -1
+        ]
+        model.set_submodule(name, nn.Linear(last.in_features, last.out_features))
     return model
 
 

@@ -135,7 +135,8 @@ def as_routing(routing: Any) -> Routing:
     if isinstance(routing, str):
         return _ROUTINGS[checks.check_choice("routing", routing, tuple(_ROUTINGS))]()
     example = "'directed', 'messages', mcover.Directed(...) or mcover.Messages(...)"
-    return checks.check_instance("routing", routing, (Directed, Messages), example)
+    kinds: tuple[type[Routing], ...] = (Directed, Messages)
+    return checks.check_instance("routing", routing, kinds, example)
 
 
 def _check_order(topology: Any, routing: Any) -> None:

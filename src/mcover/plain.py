@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin
 from mcover.errors import McoverError
 
 OMITTED = "omitted"
+"""Of a field: the value that a stored one means by leaving it out, if not the default."""
 
 
 class Tagged:

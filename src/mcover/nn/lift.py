@@ -110,8 +110,8 @@ def lift(
         )
     names = selected_parameters(model, select)
     share = auto_noise(model, names) if noise == "auto" else check_noise(noise)
-    how: Any = (topology, routing)  # Settings turns words into values
-    settings = Settings(asked, *how, 0.0 if given else share)
+    words: Any = {"topology": topology, "routing": routing}  # Settings makes values of them
+    settings = Settings(asked, noise=0.0 if given else share, **words)
     count = settings.covers
     settings.topology.matrix(count)  # an impossible number is refused before anything is copied
     check_covers(model, given)
