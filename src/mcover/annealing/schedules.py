@@ -107,7 +107,7 @@ class AutoSchedule(Tagged, kind="auto"):
 
     sweeps: int = 500
     factor: float | None = None
-    """Start as a multiple of T₀; None is 1.4 for replicas (RSA), 0.7 for covers and 0.5 for one copy."""
+    """Start as a multiple of T₀; None is 1.4 for RSA, 0.7 for covers and 0.5 for one copy."""
     span: float = 8.0  # How many times the first temperature is the last one.
 
     def __post_init__(self) -> None:
