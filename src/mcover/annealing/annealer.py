@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
+from mcover.annealing.chunks import anneal_on
 from mcover.annealing.options import (
     AnnealOptions,
     Energy,
@@ -28,6 +30,7 @@ from mcover.annealing.schedules import (
     schedule_of,
     sweeps_of,
 )
+from mcover.annealing.tasks import check_executor
 from mcover.errors import McoverError, McoverWarning
 from mcover.seeds import Seed, seed_sequence
 
@@ -52,6 +55,7 @@ def anneal(
     interrupt: Callable[[], bool] | None = None,
     progress: bool | Callable[[AnnealStatus], None] = False,
     workers: int | None = None,
+    executor: Executor | None = None,
 ) -> AnnealResult:
     """Anneals ±1 weights of a perceptron or a committee machine, ``anneal(X, y)``.
 
@@ -87,6 +91,9 @@ def anneal(
             or a function that is called a few times a second with an
             :class:`~mcover.annealing.AnnealStatus`.
         workers: threads; one for each CPU by default.
+        executor: any executor of ``concurrent.futures`` in place of threads, e.g. a process pool or
+            Dask's ``client.get_executor()``. Reads go out in chunks, four for each of ``workers``;
+            what a killed worker lost runs again.
 
     >>> import mcover
     >>> problem = mcover.teacher_student(51, alpha=3.0, seed=0)
@@ -113,6 +120,7 @@ def anneal(
     for name, function in {"interrupt": interrupt, "progress": progress or None}.items():
         if not (function is None or callable(function) or function is progress is True):
             checks.check_instance(name, function, type(None), "a function")
+    executor = check_executor(executor)
     starts = _starts(initial_states, num_reads, method.covers, problem.sites)
     _check_memory(problem, options, num_reads, record, min(threads, num_reads))
     seeds = seed_sequence(seed).spawn(num_reads)
@@ -125,6 +133,9 @@ def anneal(
         columns = pack_columns(problem.gauged)
         known = resolve(options, problem, columns)
         points = _record_points(record, known)
+        if executor is not None:
+            run = problem, known, seeds, starts, points, columns, workers, interrupt, show
+            return anneal_on(executor, *run)
         return LocalReads(problem, known, seeds, starts, points, threads, columns).all(
             interrupt, show
         )

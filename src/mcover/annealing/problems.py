@@ -43,7 +43,7 @@ class Problem:
     def __init__(
         self, patterns: ArrayLike, labels: ArrayLike, hidden: int, teacher: ArrayLike | None = None
     ) -> None:
-        self.patterns = _as_patterns(patterns)
+        self.patterns = as_patterns(patterns)
         self.labels, self.classes = _as_labels(labels, len(self.patterns))
         self.hidden = checks.check_int("hidden", hidden, 1)
         self.inputs = int(self.patterns.shape[1])
@@ -190,7 +190,7 @@ def problem_of(problem: Any, labels: Any = None, hidden: Any = None) -> Problem:
     return Perceptron(problem, labels) if hidden == 1 else Committee(problem, labels, hidden)
 
 
-def _as_patterns(values: ArrayLike) -> Signs:
+def as_patterns(values: ArrayLike) -> Signs:
     """±1 patterns from ±1, 0 and 1, or bool."""
     array = _array("patterns", values)
     zero_one = array.dtype.kind in "biuf" and np.all((array == 0) | (array == 1))
