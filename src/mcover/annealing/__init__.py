@@ -19,7 +19,8 @@ from mcover.annealing.problems import load_problem as load_problem
 from mcover.annealing.problems import teacher_student as teacher_student
 from mcover.annealing.reads import AnnealStatus as AnnealStatus
 from mcover.annealing.result import AnnealResult as AnnealResult
-from mcover.annealing.result import Trajectory as Trajectory
+from mcover.annealing.result import Student as Student
+from mcover.annealing.result import Summary as Summary
 from mcover.annealing.schedules import AutoSchedule as AutoSchedule
 from mcover.annealing.schedules import BetaSchedule as BetaSchedule
 from mcover.annealing.schedules import CustomSchedule as CustomSchedule
@@ -29,6 +30,7 @@ from mcover.annealing.schedules import Schedule as Schedule
 from mcover.annealing.solution import Solution as Solution
 from mcover.annealing.solve import SolveStatus as SolveStatus
 from mcover.annealing.solve import solve as solve
+from mcover.annealing.trajectory import Trajectory as Trajectory
 
 _MESSAGE_PASSING = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")
 
