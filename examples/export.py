@@ -1,9 +1,9 @@
-"""Take a trained collapse elsewhere: torch.compile, torch.export and ONNX, with the same numbers.
+"""Exports a trained collapse with torch.compile, torch.export and ONNX, and compares the outputs.
 
     python examples/export.py --output out
 
-A collapse is an ordinary model of the base's class, so that each of these takes one line. Covers
-are for training: they run in lockstep, which exporters do not follow.
+A collapse is an ordinary model of the base class, so each of these takes one line. Covers are for
+training only: exporters cannot trace how they run.
 """
 
 import argparse
