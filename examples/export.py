@@ -31,13 +31,7 @@ def main():
     model = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
     )
-    covered = mcover.lift(
-        model,
-        covers=3,
-        topology=mcover.GaussianRing(sigma=1.5, shift=1),
-        routing="directed",
-        seed=0,
-    )
+    covered = mcover.lift(model, covers=3, seed=0)
     optimizer = torch.optim.AdamW(covered.parameters(), lr=2e-3)
     for _ in range(given.epochs):
         for batch in torch.randperm(len(labels)).split(64):
