@@ -93,7 +93,8 @@ test-versions:
 	$(LOWEST_PYTHON) tests/lowest_versions.py plot sklearn optuna > $(VERSIONS)/lowest.txt
 	$(VERSIONS)/lowest/$(VERSIONS_PIP) --constraint $(VERSIONS)/lowest.txt \
 	  --editable ".[optuna,sklearn,test]" $(REPRODUCTION)
-	$(VERSIONS)/lowest/bin/python -m pytest $(VERSIONS_TESTS) --numprocesses auto
+	$(VERSIONS)/lowest/bin/python -m pytest $(VERSIONS_TESTS) --numprocesses auto \
+	  -W ignore::DeprecationWarning  # of old packages about the newer ones that they use
 	$(NEWEST_PYTHON) -m venv $(VERSIONS)/newest
 	$(VERSIONS)/newest/$(VERSIONS_PIP) --editable ".[optuna,sklearn,test]" $(REPRODUCTION)
 	$(VERSIONS)/newest/bin/python -m pytest $(VERSIONS_TESTS) --numprocesses auto

@@ -139,11 +139,16 @@ def test_plots_of_the_notebook_have_the_background_of_the_page(page):
         behind = page.evaluate("getComputedStyle(document.body).backgroundColor")
         expected = np.array([int(value) for value in re.findall(r"\d+", behind)[:3]]) / 255
         np.testing.assert_allclose(pixels[5, 5], expected, atol=0.02)
-        lightness = pixels.mean(-1)  # ink is far from the background: dark on light or light on dark
+        lightness = pixels.mean(
+            -1
+        )  # ink is far from the background: dark on light or light on dark
         assert np.abs(lightness - expected.mean()).max() > 0.6
 
 
-@pytest.mark.parametrize("name", ["tutorials/scikit_learn", "tutorials/hugging_face", "howto/lightning", "tutorials/own_model"])
+@pytest.mark.parametrize(
+    "name",
+    ["tutorials/scikit_learn", "tutorials/hugging_face", "howto/lightning", "tutorials/own_model"],
+)
 def test_integrations_are_one_click_away(page, name):
     page.goto((SITE / "index.html").as_uri())
     link = page.locator(f"article a[href='{name}.html']").first
