@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mcover import checks
 from mcover.annealing.options import AnnealOptions
 from mcover.annealing.problems import Signs, read_arrays
 from mcover.errors import McoverError
@@ -75,7 +76,7 @@ class AnnealResult:
 
     def save(self, path: str | Path) -> Path:
         """Writes one .npz file, without pickle; a file that was there is replaced at the end."""
-        target = Path(path)
+        target = checks.check_path("path", path)
         if target.suffix != ".npz":
             raise McoverError(f"cannot save to {target}; end the name in .npz.")
         arrays = {name: getattr(self, name) for name in _ARRAYS}
