@@ -18,7 +18,7 @@ REPRODUCTION = sorted((ROOT / "reproduction").rglob("*.py"))
 
 # A module imports from its own layer and from layers above it in this list.
 LAYERS = (
-    ("errors",),
+    ("errors", "extras"),
     ("announce", "checks", "compiled", "files", "plain", "seeds"),
     ("topology",),
     ("permutations", "permutation_kernels"),

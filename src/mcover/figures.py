@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mcover.annealing import Trajectory
 from mcover.errors import McoverError
+from mcover.extras import missing
 from mcover.files import write_atomic
 from mcover.permutations import TABLE_COVERS, Routes, Sampler
 from mcover.seeds import Seed, streams
@@ -44,10 +45,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
-        raise ModuleNotFoundError(
-            "pictures need matplotlib, which is not installed; write pip install 'mcover[plot]'.",
-            name="matplotlib",
-        ) from error
+        raise missing("a picture", "matplotlib", "plot") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.suptitle(title)
     return figure

@@ -186,11 +186,28 @@ class Mixture(Topology, kind="mixture"):
         return log_weights(sum(weight * part.matrix(covers) for weight, part in parts))
 
 
+TOPOLOGIES: dict[str, type[Topology]] = {
+    kind.kind: kind for kind in (Uniform, GaussianRing, Chain, Identity)
+}
+"""Topologies that have defaults, by the words that stand for them."""
+
+
 def as_topology(topology: Any) -> Topology:
-    """A topology as it is; anything else is refused."""
-    return checks.check_instance(
-        "topology", topology, Topology, "mcover.GaussianRing(1.5, shift=2)"
+    """A topology as it is; its word or its class stands for its defaults.
+
+    >>> as_topology("ring"), as_topology(Uniform)
+    (GaussianRing(sigma=1.5, shift=0.0), Uniform())
+    """
+    if isinstance(topology, type) and topology in TOPOLOGIES.values():
+        return topology()
+    if isinstance(topology, str):
+        return TOPOLOGIES[checks.check_choice("topology", topology, tuple(TOPOLOGIES))]()
+    if isinstance(topology, np.ndarray | list | tuple):
+        raise McoverError(f"topology is a {type(topology).__name__}; write mcover.Custom(matrix).")
+    example = (
+        f"{', '.join(map(repr, TOPOLOGIES))}, or a value such as mcover.GaussianRing(1.5, shift=2)"
     )
+    return checks.check_instance("topology", topology, Topology, example)
 
 
 def mix(*topologies: Topology, weights: ArrayLike | None = None) -> Topology:

@@ -103,7 +103,7 @@ def test_a_network_trial_is_the_plain_call():
     found = cell.trial.run(3)
     data = subset(load("digits", normalize=True), 200, 3)
     base = Mlp((64, 256, 256, 10)).build([3, 0])
-    covered = lift(base, 5, GaussianRing(1.5, shift=2), noise=0.01, seed=[3, 1])
+    covered = lift(base, 5, GaussianRing(1.5, shift=2), "messages", noise=0.01, seed=[3, 1])
     history = fit(covered, data, Training(epochs=2, batch=50), seed=[3, 2])
     assert found["error"] == history.collapse_error[-1]
     assert found["cover_error"] == history.cover_error[-1].mean()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcover.annealing.annealer import AnnealStatus as AnnealStatus
 from mcover.annealing.annealer import anneal as anneal
+from mcover.annealing.options import PAPER as PAPER
 from mcover.annealing.options import RSA as RSA
 from mcover.annealing.options import AnnealOptions as AnnealOptions
 from mcover.annealing.options import BetaSchedule as BetaSchedule

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcover.extras import install
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -41,7 +43,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def draw(path: Path, figure: Callable[[], Figure]) -> None:
     """Writes a picture and says where; without matplotlib, says which extra is needed."""
     if find_spec("matplotlib") is None:
-        say(f"no {path.name}: pip install 'mcover[plot]' draws the pictures")
+        say(f"no {path.name}, which needs matplotlib: run {install('plot')}")
         return
     from mcover.figures import save
 
