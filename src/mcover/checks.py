@@ -162,12 +162,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     mcover.errors.McoverError: values is a masked array, and its mask would be ignored; write \
 values.filled(number), or values.compressed() without the masked entries.
     """
-    rows = values if isinstance(values, list | tuple) else [values]
-    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
-        raise McoverError(
-            f"{name} is a masked array, and its mask would be ignored; write {name}.filled(number),"
-            f" or {name}.compressed() without the masked entries."
-        )
+    check_unmasked(name, values)
     try:
         given = np.asarray(values)
     except Exception as error:  # ragged lists, and objects of users, which may raise anything
@@ -178,6 +173,16 @@ values.filled(number), or values.compressed() without the masked entries.
     # An array may be a view that repeats a few numbers; checks and copies of it are not.
     check_memory(9 * given.size, f"{name} of shape {given.shape}", "write fewer numbers")
     return given
+
+
+def check_unmasked(name: str, values: Any) -> None:
+    """Refuses masked arrays, also as rows of a list: whatever reads an array drops the mask."""
+    rows = values if isinstance(values, list | tuple) else [values]
+    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
+        raise McoverError(
+            f"{name} is a masked array, and its mask would be ignored; write {name}.filled(number),"
+            f" or {name}.compressed() without the masked entries."
+        )
 
 
 def check_instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:

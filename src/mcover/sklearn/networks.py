@@ -196,6 +196,7 @@ class _Network(CallbackSupportMixin, BaseEstimator):
     def _predicted(self, X: Any) -> Tensor:
         """Outputs of the collapse."""
         check_is_fitted(self)
+        checks.check_unmasked("X", X)
         return self._run(self.collapsed_, validate_data(self, X, dtype=_FLOATS, reset=False))
 
     # What an estimator says about its targets.
@@ -203,6 +204,8 @@ class _Network(CallbackSupportMixin, BaseEstimator):
     _outputs: Any
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple[Any, Any, Any]:
+        for name, given in {"X": X, "y": y, "sample_weight": sample_weight}.items():
+            checks.check_unmasked(name, given)
         X, y = validate_data(self, X, y, dtype=_FLOATS, reset=reset, **self._target_checks)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         return X, y, weight

@@ -115,6 +115,8 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
             y: classes, shape (samples,).
             sample_weight: how many times each sample counts, shape (samples,).
         """
+        for name, given in {"X": X, "y": y, "sample_weight": sample_weight}.items():
+            checks.check_unmasked(name, given)
         X, y = validate_data(self, X, y, dtype=_FLOATS)
         check_classification_targets(y)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -158,6 +160,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         The students run on packed bits.
         """
         check_is_fitted(self)
+        checks.check_unmasked("X", X)
         X = validate_data(self, X, dtype=_FLOATS, reset=False)
         bits = pack_above(X, self.columns_, self.thresholds_)
         rows = self.packed_.reshape(-1, self.packed_.shape[-1])
