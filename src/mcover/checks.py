@@ -34,7 +34,7 @@ def shown(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**20:
         return "an integer of more than 20 digits"
     try:
-        text = repr(value)
+        text = repr(value.item() if isinstance(value, np.generic) else value)
     except Exception:
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
