@@ -122,6 +122,12 @@ def moved(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
     return parameters
 
 
+@functools.cache
+def elastic() -> Any:
+    """One for all calls: its ``centre`` takes one of its own stacks."""
+    return optim.ElasticSGD(moved(stacks()), 0.1)
+
+
 def graph() -> Any:
     return mcover.FactorGraph([(lambda a, b: -a * b, (0, 1)), (lambda a, b: a - b, (1, 0))])
 
@@ -195,10 +201,11 @@ RECEIVERS: dict[str, Made] = {
     "BetaSchedule": annealing.BetaSchedule,
     "CustomSchedule": lambda: annealing.CustomSchedule((0.2, 0.1)),
     "AnnealResult": result,
+    "Trajectory": lambda: result().trajectory,
     "Covered": covered,
     "Sign": binary.Sign,
     "Bop": lambda: optim.Bop(moved(sign_stacks())),
-    "ElasticSGD": lambda: optim.ElasticSGD(moved(stacks()), 0.1),
+    "ElasticSGD": elastic,
     "EntropySGD": lambda: optim.EntropySGD(moved(stacks()), 0.1),
     "ReplicatedSGD": lambda: optim.ReplicatedSGD(moved(stacks()), 0.1, steps=10),
     "Sampler": lambda: permutations.Sampler(np.ones((3, 3))),
@@ -234,6 +241,7 @@ BY_NAME: dict[str, Made] = {
     "topology": lambda: RING,
     "trial": trial,
     "units": lambda: 4,
+    "value": lambda: RING,
     "values": lambda: [1.0, 2.0],
     "weights": lambda: problem().teacher,
 }
@@ -276,14 +284,13 @@ OWN: dict[str, dict[str, Made]] = {
     "mcover.optim.ReplicatedSGD": {"params": stacks, "steps": lambda: 10},
     "mcover.hf.collapse_adapters": {"covered": with_adapters},
     "ElasticSGD.add_param_group": {"param_group": lambda: {"params": stacks()}},
-    "ElasticSGD.centre": {"stack": lambda: stacks()[0]},
+    "ElasticSGD.centre": {"stack": lambda: elastic().stacks()[0]},
     "EntropySGD.add_param_group": {"param_group": lambda: {"params": stacks()}},
     "EntropySGD.step": {"closure": lambda: lambda: torch.zeros(())},
     "ReplicatedSGD.add_param_group": {"param_group": lambda: {"params": stacks()}},
     "ReplicatedSGD.start": {"loss": lambda: 1.0},
     "ReplicatedSGD.step": {"closure": lambda: lambda: torch.ones(())},
     "mcover.plain.from_plain": {"annotation": lambda: int, "plain": lambda: 2},
-    "mcover.plain.to_plain": {"value": lambda: RING},
     "mcover.statistics.paired_time_to_solution": {
         "first": lambda: ([True, False], [1.0, 2.0]),
         "second": lambda: ([True, True], [1.0, 2.0]),
