@@ -36,7 +36,7 @@ from mcover.routing import draw_bank
 from mcover.seeds import Seed, seed_sequence
 
 _POLL_SECONDS = 0.2
-_SLICE_SECONDS = 0.1  # how long compiled code runs before it looks up
+_SLICE_SECONDS = 0.1  # of compiled code between two checks for an interrupt
 _TOGETHER = 32  # points of a trajectory whose overlaps are computed in one go
 _COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
 

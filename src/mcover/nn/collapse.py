@@ -57,15 +57,15 @@ def check_loader(name: str, loader: Any) -> None:
 
 
 class _Counted:
-    """Batches, and whether anyone asked for them."""
+    """Batches, counted as they are read."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
-        self.asked = False
+        self.was_read = False
         self.batches = 0
 
     def __iter__(self) -> Iterator[Any]:
-        self.asked = True
+        self.was_read = True
         for batch in self.loader:
             self.batches += 1
             yield batch
@@ -85,7 +85,7 @@ def recalibrated(net: nn.Module, loader: Iterable[Any] | None) -> nn.Module:
             f"the model cannot run on the batches of loader: {error}. Write batches that the base "
             "model takes, as tensors or as tuples that begin with one."
         ) from error
-    if not counted.asked:
+    if not counted.was_read:
         warnings.warn(
             "loader has no effect: the model has no batch norm, whose running statistics would be "
             "computed on it. Leave loader out.",

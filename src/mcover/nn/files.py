@@ -61,7 +61,7 @@ def save(covered: CoverState, path: str | Path, *, frozen_too: bool = True) -> P
 
 
 def frozen_names(covered: CoverState) -> set[str]:
-    """Names, in the covered model, of parameters that all covers share and nobody trains."""
+    """Names, in the covered model, of frozen parameters, which covers share."""
     named = covered.named_parameters(remove_duplicate=False)
     stacks = set(covered.stacks().values())
     return {name for name, p in named if not p.requires_grad and p not in stacks}
