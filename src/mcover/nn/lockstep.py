@@ -32,7 +32,7 @@ class Meeting(NamedTuple):
 
 
 def meet(place: str, slices: Any, rule: MeetingRule) -> Any:
-    """Waits until all covers have arrived, and returns this cover's slice of ``rule(all slices)``."""
+    """Waits for all covers, and returns this cover's slice of ``rule(all slices)``."""
     cover = getcurrent()
     if not isinstance(cover, _Cover):
         raise McoverError(
