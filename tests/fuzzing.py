@@ -343,6 +343,8 @@ def could_be_meant(annotation: Any, value: Any) -> bool:
         return isinstance(value, int | np.integer) and not isinstance(value, bool)
     if annotation is float:
         is_number = isinstance(value, int | float | np.integer | np.floating | Fraction)
+        if isinstance(value, torch.Tensor):  # torch takes them for learning rates
+            return value.ndim == 0
         return is_number and not isinstance(value, bool) and value == value
     if origin is not None and origin is not np.ndarray:
         return _is_of(origin, inner, value)
@@ -357,6 +359,8 @@ def could_be_meant(annotation: Any, value: Any) -> bool:
 def _is_of(origin: Any, inner: Any, value: Any) -> bool:
     if origin in (collections.abc.Callable, Callable):
         return callable(value)
+    if origin is collections.abc.Sequence and inner[:1] == (Any,):
+        return hasattr(value, "__len__") and not isinstance(value, str | bytes)
     numbers = inner and inner[0] in (int, float)
     if numbers and isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
         return bool(np.all(np.isfinite(value)))
@@ -421,13 +425,15 @@ def outcome(target: Target, parameter: str, value: Any, seconds: float = SECONDS
     except Hangs:
         return Outcome("hanging")
     except BaseException as error:
-        return _raised(error, target)
+        return _raised(error, target, annotation, value)
     finally:
         signal.signal(signal.SIGALRM, before)
     return Outcome("accepted" if could_be_meant(annotation, value) else "strange")
 
 
-def _raised(error: BaseException, target: Target) -> Outcome:
+def _raised(error: BaseException, target: Target, annotation: Any, value: Any) -> Outcome:
+    # A function of the caller's may raise what it likes: it is called, and it is not ours.
+    was_called = callable(value) and could_be_meant(annotation, value) and annotation is not Any
     text = f"{type(error).__name__}: {_text(error)}"
     files = []
     at = error.__traceback__
@@ -440,6 +446,9 @@ def _raised(error: BaseException, target: Target) -> Outcome:
     of_sklearn = re.search(r"/sklearn/(utils/|base)", files[-1])
     if target.is_estimator and of_sklearn and isinstance(error, ValueError | TypeError):
         return Outcome("validated", text)
+    tests = str(Path(__file__).parent)
+    if was_called or (files[-1].startswith(tests) and files[-1] != __file__):
+        return Outcome("users", text)
     if isinstance(error, ZeroDivisionError) and files[-1] == __file__:
         return Outcome("users", text)
     ours = str(Path(mcover.__file__).parent)

@@ -28,6 +28,7 @@ from mcover.nn.layers import full_name
 from mcover.plain import to_plain
 
 DIMENSIONS = ("covers", "data")
+_LONGEST = 1e6  # seconds, eleven days; longer timeouts overflow in torch
 
 
 def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMesh:
@@ -42,7 +43,7 @@ def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMe
             covers together, for DDP or FSDP.
         timeout: seconds that a rank waits for the others before it gives up.
     """
-    seconds = timedelta(seconds=checks.check_float("timeout", timeout, above=0))
+    seconds = timedelta(seconds=checks.check_float("timeout", timeout, above=0, most=_LONGEST))
     if not dist.is_initialized():
         if "RANK" not in os.environ:
             raise McoverError(
