@@ -70,8 +70,8 @@ def _checked(given: object, mesh: Any, layout: Any) -> dict[str, Any]:
         raise McoverError("the covers are spread already; spread what part.gather() returns.")
     if not isinstance(mesh, DeviceMesh) or mesh.mesh_dim_names != DIMENSIONS:
         raise McoverError(
-            f"mesh is {checks.shown(mesh)}; write mcover.distributed.start(...), or a DeviceMesh of two "
-            "dimensions named 'covers' and 'data'."
+            f"mesh is {checks.shown(mesh)}; write mcover.distributed.start(...), or a DeviceMesh "
+            "of two dimensions named 'covers' and 'data'."
         )
     checks.check_choice("layout", layout, ("auto", "routed", "whole"))
     ranks = mesh.size(0)
