@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 import mcover  # noqa: E402
 from mcover import Identity, McoverError, cover_loss, lift  # noqa: E402
 from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD  # noqa: E402
-from optim_battery import ALL, CASES, Quadratics, alone  # noqa: E402
+from optim_battery import ALL, CASES, Quadratics  # noqa: E402
 from tiny_models import Convolutional, Perceptron, tiny  # noqa: E402
 
 torch.set_num_threads(1)
@@ -29,14 +29,6 @@ EVERY_COUPLED = pytest.mark.parametrize("case", COUPLED.values(), ids=COUPLED)
 def assert_same(got, want, **tolerance):
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, **({"rtol": 0, "atol": 0} | tolerance))
-
-
-@EVERY
-def test_without_coupling_replicas_are_trained_alone(case):
-    problem = Quadratics()
-    want = alone(case, problem, 5)
-    problem.run(case.make(problem.params, **case.off), 5)
-    assert_same(problem.values(), want, rtol=1e-12, atol=1e-13)
 
 
 @EVERY
