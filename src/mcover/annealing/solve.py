@@ -99,9 +99,10 @@ def solve(
     if workers is not None:
         workers = checks.check_int("workers", workers, 1)
     executor = check_executor(executor)
-    for name, function in {"interrupt": interrupt, "progress": progress or None}.items():
-        if not (function is None or callable(function) or function is progress is True):
-            checks.check_instance(name, function, type(None), "a function")
+    if interrupt is not None:
+        checks.check_callable("interrupt", interrupt, "a function that says when to stop, or None")
+    if not isinstance(progress, bool):
+        checks.check_callable("progress", progress, "True, False or a function of a SolveStatus")
     search = _Search(given, seed_sequence(seed), most, bits, time_limit)
     with _shown(search, progress) as show:
         search.run(executor, workers, interrupt, show)
