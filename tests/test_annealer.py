@@ -123,21 +123,6 @@ def test_energy_is_that_of_the_general_lift(n, energy):
     assert result.energy[0] == pytest.approx(expected)
 
 
-def test_one_cover_is_vanilla():
-    problem = teacher_student(40, 1.5, seed=0)
-    vanilla = anneal(problem, Vanilla(), num_sweeps=50, seed=3, num_reads=2)
-    for bank in (1, 4):
-        one = MCover(1, bank=bank)
-        same(anneal(problem, one, num_sweeps=50, seed=3, num_reads=2), vanilla)
-    same(anneal(problem, RSA(1), num_sweeps=50, seed=3, num_reads=2), vanilla)
-
-
-def test_identity_topology_is_independent_copies():
-    problem = teacher_student(31, 1.5, seed=0)
-    free = anneal(problem, RSA(3, coupling=0.0), schedule=COOLING, seed=3)
-    same(anneal(problem, MCover(3, Identity(), bank=5), schedule=COOLING, seed=3), free)
-
-
 def test_covers_that_attract_are_replicas_without_mixing():
     problem = teacher_student(31, 1.5, seed=0)
     replicas = anneal(problem, RSA(3, coupling=0.8), schedule=COOLING, seed=3)
