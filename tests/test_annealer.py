@@ -450,8 +450,11 @@ PROBLEM = teacher_student(20, 1.0, seed=0)
         (lambda: {"seed": -1}, "seed is -1"),
         (lambda: {"record": 0}, "record is 0"),
         (lambda: {"record": []}, "record is"),
-        (lambda: {"initial_states": np.ones(19)}, r"initial_states must have shape \(20\)"),
-        (lambda: {"initial_states": np.ones((2, 20))}, r"must have shape \(3, 20\)"),
+        (
+            lambda: {"initial_states": np.ones(19)},
+            r"initial_states is an array of shape .*write one of shape \(20,\)",
+        ),
+        (lambda: {"initial_states": np.ones((2, 20))}, r"write one of shape \(3, 20\)"),
         (lambda: {"initial_states": np.zeros(20)}, "initial_states must be -1 or"),
     ],
 )

@@ -141,7 +141,7 @@ def test_demo_compares_the_methods(tmp_path, capsys):
 
 
 def test_without_optional_packages_the_commands_name_the_extras(tmp_path, capsys, monkeypatch):
-    for module in ("mcover.cli.demo", "mcover.cli.tables"):
+    for module in ("mcover.cli.demo", "mcover.cli.output"):
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     main(f"demo --n 21 --trials 2 --output {tmp_path}".split())
     main(["anneal", "perceptron", "--n", "21", *SHORT, "--output", str(tmp_path / "run")])

@@ -54,6 +54,20 @@ def to_plain(value: Any) -> Any:
     return value
 
 
+def brief(value: Any) -> str:
+    """A frozen value in a few words: its fields but for those that are None, False or zero.
+
+    >>> from mcover import MCover, GaussianRing
+    >>> brief(MCover(3, GaussianRing(3, shift=2)))
+    'MCover(covers=3, topology=GaussianRing(sigma=3, shift=2), bank=10)'
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        named = [(one.name, getattr(value, one.name)) for one in fields(value) if one.init]
+        shown = [f"{name}={brief(of)}" for name, of in named if of not in (None, 0, False)]
+        return f"{type(value).__name__}({', '.join(shown)})"
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+
+
 def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
     """The value that :func:`to_plain` wrote; the message of a refusal names the wrong field.
 

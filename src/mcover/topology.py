@@ -9,8 +9,10 @@ law of the routes unchanged (see :mod:`mcover.permutations`). Balancing keeps th
 and it matters where Q itself mixes messages.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from mcover import checks
 from mcover.errors import McoverError, UnreachableError
 from mcover.plain import Tagged
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Matrix = NDArray[np.float64]
 
@@ -65,6 +70,16 @@ class Topology(Tagged):
         drift = np.angle(turn) * covers / (2 * np.pi) if abs(turn) > 1e-9 else 0.0
         entropy = -np.sum(matrix * np.log(matrix, where=matrix > 0, out=np.zeros_like(matrix)))
         return Facts(float(max(1 - second, 0.0)), float(drift), float(np.exp(entropy / covers)))
+
+    def plot(self, covers: int, seed: Any = 0) -> Figure:
+        """Q, the marginals of its law, three routes drawn from it, and the spectrum of Q.
+
+        A figure of matplotlib's, which is in the extra ``plot``: ``.plot(12).savefig("ring.png")``.
+        A notebook shows it by itself. ``seed`` is that of the drawn routes.
+        """
+        from mcover.figures import topology_figure
+
+        return topology_figure(self, checks.check_int("covers", covers, 1), seed)
 
 
 @dataclass(frozen=True)

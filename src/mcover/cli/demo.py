@@ -17,8 +17,9 @@ import numpy as np
 import mcover
 from mcover import checks, statistics
 from mcover.annealing import AnnealResult, Method, Trajectory
-from mcover.cli.tables import draw, say, table
+from mcover.cli.output import draw, say
 from mcover.extras import install
+from mcover.tables import table
 
 _COMPARED: dict[str, Method] = {
     "vanilla": mcover.Vanilla(),
