@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from mcover import checks
-from mcover.errors import McoverError
+from mcover.errors import McoverError, McoverWarning
 from mcover.nn import trees
 from mcover.nn.state import CoverState
 
@@ -27,8 +28,8 @@ def collapse(
         how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a stack
             ``(M, *shape)``.
         loader: training batches to compute running statistics on, as for
-            ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, and
-            counters are those of the first.
+            ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, which
+            describes the covers and not their mean, and counters are those of the first.
     """
     method = {"mean": mean_over_covers, "sign": _sign}.get(how) if isinstance(how, str) else how
     if not callable(method):
@@ -40,7 +41,24 @@ def collapse(
     net = rebuilt(covered, value)
     if loader is not None:
         update_bn(loader, net, next(net.parameters()).device)
+    elif name := _apart(covered):
+        warnings.warn(
+            f"the running statistics of batch norm {name!r} are those of the covers, and not of "
+            "their mean, which may predict at random with them; write "
+            "covered.collapse(loader=batches), with some batches of training inputs.",
+            McoverWarning,
+            stacklevel=2,
+        )
     return net
+
+
+def _apart(covered: CoverState) -> str:
+    """The first batch norm whose running statistics differ between covers, or an empty text."""
+    for name, stack in covered.state_stacks().items():
+        at, _, key = name.rpartition(".")
+        if key == "running_mean" and bool((stack != stack[0]).any()):
+            return at
+    return ""
 
 
 def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
