@@ -171,7 +171,9 @@ def test_the_report_counts_a_trunk_once_for_each_cover_and_says_what_saves_it(ro
     assert counted.cost >= 4
     assert estimate.trunk == ("0.0", "0.2")
     text = str(estimate)
-    assert "2 more" in text and "frozen" in text and "0.0     " not in text
+    assert "2 more" in text
+    assert "frozen" in text
+    assert "0.0     " not in text
     assert "nn.Sequential(trunk, mcover.lift(head, ...))" in text
     behind = lift(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), 4, RING, select="0", seed=0)
     assert behind.report().trunk == ()
@@ -185,7 +187,9 @@ def test_the_report_of_adapters_counts_the_model_around_them():
     assert report.cost == 3
     assert report.trunk == ()
     html = report._repr_html_()
-    assert html.count("<tr>") == 4 and "3 more" in html and "<table>" in html
+    assert html.count("<tr>") == 4
+    assert "3 more" in html
+    assert "<table>" in html
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

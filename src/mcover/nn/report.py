@@ -42,7 +42,7 @@ class LiftReport:
         counted: whether the cost was counted on an example. Otherwise it is an estimate that uses
             each weight once and lets every mixing layer mix messages.
         trunk: modules that all covers share and that stand before all lifted ones.
-        trunk_share: the share of the base's multiply-adds that those take, estimated from the weights.
+        trunk_share: share of the base's multiply-adds that those take, estimated from the weights.
     """
 
     settings: Settings
@@ -66,7 +66,9 @@ class LiftReport:
     def _repr_html_(self) -> str:
         head, *body = self._table()
         lines = [f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>"]
-        lines += [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in body]
+        lines += [
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in body
+        ]
         facts = "<br>".join(map(escape, self._facts()))
         return f"<p>{escape(self._title())}</p><table>{''.join(lines)}</table><p>{facts}</p>"
 
@@ -87,9 +89,8 @@ class LiftReport:
                 lines.append([row.name or "(model)", row.kind, row.treatment, blocks, *sizes])
         if rest:
             treatments = " and ".join(sorted({row.treatment for row in rest}))
-            sizes = (f"{sum(getattr(row, of) for row in rest):,}" for of in ("parameters", "covered"))
-            more = f"{len(rest)} more" if len(lines) > 1 else f"all {len(rest)}"
-            lines.append([more, "", treatments, "", *sizes])
+            total = sum(row.parameters for row in rest), sum(row.covered for row in rest)
+            lines.append([f"{len(rest)} more", "", treatments, "", *(f"{n:,}" for n in total)])
         return lines
 
     def _facts(self) -> list[str]:
@@ -103,10 +104,11 @@ class LiftReport:
         ]
         if self.trunk:
             names = f"{self.trunk[0]} to {self.trunk[-1]}" if self.trunk[1:] else self.trunk[0]
+            once = self.cost * (1 - self.trunk_share) + self.trunk_share
             lines.append(
                 f"{names} are shared, stand before all lifted modules, and run once for each "
                 "cover; nn.Sequential(trunk, mcover.lift(head, ...)) runs them once, for "
-                f"{self.cost * (1 - self.trunk_share) + self.trunk_share:.2f} times the base's multiply-adds"
+                f"{once:.2f} times the base's multiply-adds"
             )
         return lines
 
