@@ -25,9 +25,7 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -35,6 +33,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from mcover import Committee, GaussianRing, MCover, McoverError, anneal, checks
 from mcover.annealing import AnnealResult, Method, Schedule
 from mcover.annealing.packed import pack_above, pack_signs, packed_fields, unpack_signs
+from mcover.sklearn.callbacks import CallbackSupportMixin, with_callbacks
+from mcover.sklearn.inputs import class_weights, refuse_masked
 
 Signs = NDArray[np.int8]
 
@@ -115,6 +115,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
             y: classes, shape (samples,).
             sample_weight: how many times each sample counts, shape (samples,).
         """
+        refuse_masked(X=X, y=y, sample_weight=sample_weight)
         X, y = validate_data(self, X, y, dtype=_FLOATS)
         check_classification_targets(y)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -122,7 +123,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) == 1:
             raise McoverError("y has 1 class where its weights are not zero; give at least two.")
-        copies, heat = _copies(weight * compute_sample_weight(self.class_weight, y))
+        copies, heat = _copies(weight * class_weights(self.class_weight, y, self.classes_))
         metadata = None if sample_weight is None else {"sample_weight": weight}
         about = {"estimator": self, "X": X, "y": y, "metadata": metadata}
         questions = range(len(self.classes_)) if len(self.classes_) > 2 else range(1, 2)
@@ -158,6 +159,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         The students run on packed bits.
         """
         check_is_fitted(self)
+        refuse_masked(X=X)
         X = validate_data(self, X, dtype=_FLOATS, reset=False)
         bits = pack_above(X, self.columns_, self.thresholds_)
         rows = self.packed_.reshape(-1, self.packed_.shape[-1])
