@@ -14,10 +14,12 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mcover import Directed
 from mcover.nn import Covered
+from mcover.nn.directed import sources
 
 _SMALL = 2**25  # multiply-adds of a step that threads do not speed up
 
@@ -46,11 +48,8 @@ class BatchedCovers:
             torch.cat([stack.flatten(1) for stack in stacks[first::2]], dim=1) for first in (0, 1)
         ]
         self.sources = self._sources()
-        fused = {"lr": lr, "fused": True}
-        self.optimizer = torch.optim.AdamW(
-            [{"params": [self.parts[0]], "weight_decay": decay},
-             {"params": [self.parts[1]], "weight_decay": 0.0}], **fused
-        )  # fmt: skip
+        groups = [{"params": [self.parts[0]], "weight_decay": decay}, {"params": [self.parts[1]]}]
+        self.optimizer = torch.optim.AdamW(groups, lr=lr, weight_decay=0.0, fused=True)
         self.bank: object = None
         self.indices: dict[int, list[Tensor]] = {}
 
@@ -118,16 +117,11 @@ class BatchedCovers:
             self.indices[which] = made
         return self.indices[which]
 
-    def _sources(self) -> list[np.ndarray]:
+    def _sources(self) -> list[NDArray[np.int64]]:
         """The source that each element of both parts belongs to."""
         how = self.covered.settings.routing
         assert isinstance(how, Directed)
-        counts = {
-            "weight": lambda s: int(np.prod(s)),
-            "unit": lambda s: s[0],
-            "tensor": lambda _: 1,
-        }
-        sizes = [counts[how.granularity](shape) for shape in self.shapes]
+        sizes = [sources(torch.Size(shape), how.granularity) for shape in self.shapes]
         starts = np.cumsum([0, *sizes])
         of = [
             np.repeat(np.arange(begin, end), int(np.prod(shape)) // (end - begin))
