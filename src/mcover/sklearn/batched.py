@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,8 @@ class BatchedCovers:
             torch.cat([stack.flatten(1) for stack in stacks[first::2]], dim=1) for first in (0, 1)
         ]
         self.sources = self._sources()
-        groups = [{"params": [self.parts[0]], "weight_decay": decay}, {"params": [self.parts[1]]}]
+        matrices, vectors = ({"params": [part]} for part in self.parts)
+        groups: list[dict[str, Any]] = [matrices | {"weight_decay": decay}, vectors]
         self.optimizer = torch.optim.AdamW(groups, lr=lr, weight_decay=0.0, fused=True)
         self.bank: object = None
         self.indices: dict[int, list[Tensor]] = {}
