@@ -98,7 +98,7 @@ def adapted(base: BertForSequenceClassification, seed: int):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--covers", type=int, default=4)
-    parser.add_argument("--noise", default="10%", help="that separates the covers at the start")
+    parser.add_argument("--noise", default="auto", help="that separates the covers at the start")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--known", type=int, default=5000, help="sentences to train the model on")
     parser.add_argument("--sentences", type=int, default=200, help="to train adapters on")
