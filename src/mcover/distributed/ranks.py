@@ -55,7 +55,12 @@ def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMe
         with failing_together("the start of the processes"):
             dist.init_process_group(timeout=seconds)
     world = dist.get_world_size()
-    agree({"cover_ranks": cover_ranks}, [None])
+    problem, asked = "", cover_ranks
+    try:
+        asked = None if cover_ranks is None else checks.check_int("cover_ranks", cover_ranks, 1)
+    except McoverError as error:
+        problem, asked = str(error), None
+    agree({"cover_ranks": asked}, [None], problem)
     rows = world if cover_ranks is None else checks.check_int("cover_ranks", cover_ranks, 1, world)
     if world % rows:
         raise McoverError(
