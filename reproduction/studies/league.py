@@ -108,8 +108,9 @@ LEAGUE = Study(
         "drops weights and biases of all layers, one mask a batch; a soup is the mean of branches "
         "that leave one trunk with batches of their own; the student's loss has 0.9 of the "
         "members' answers. The directed lift has M = 4, uniform routes that are redrawn every "
-        "epoch, and noise between covers of one start. A line of its own has the noise that earlier "
-        "code chose. Its parts, each with noise of its own choice: single covers instead of their mean; the mean of covers that are not routed; "
+        "epoch, and noise between covers of one start; a line of its own has the noise that "
+        "earlier code chose. Its parts, each with noise of its own choice: single covers instead "
+        "of their mean; the mean of covers that are not routed; "
         "routes for one step, or for good (a bank of 8, visited in turn); covers without noise, "
         "which stay equal and make it plain SGD of 60 epochs; independent starts."
     ),
