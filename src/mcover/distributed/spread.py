@@ -20,7 +20,6 @@ from mcover.lifting import Directed
 from mcover.nn import directed, trees
 from mcover.nn.covered import Covered
 from mcover.nn.modules import without_graph
-from mcover.nn.state import checksum
 
 
 def spread(
@@ -212,12 +211,6 @@ class Spread(Covered):
             return drawn
         held = slice(self.held.start, self.held.stop)
         return {name: mixer[..., held].contiguous() for name, mixer in drawn.items()}
-
-    def _checksum(self) -> int:
-        """That of the ordinary covered model, whose mixers are whole."""
-        if self.is_directed:
-            return super()._checksum()
-        return checksum(super()._draw_routes(self._drawn).values())
 
     def _least(self, scale: Tensor) -> Tensor:
         least = super()._least(scale)

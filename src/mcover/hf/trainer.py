@@ -137,7 +137,8 @@ class CoverTrainer(Trainer):
             options = {"num_items_in_batch": None if items is None else items * covered.passes}
             if self.compute_loss_func is None and self._is_causal(covered):
                 options["shift_labels"] = True
-            loss = cover_loss(functools.partial(outside, **options), outputs, labels)
+            function = functools.partial(outside, **options)
+            loss = cover_loss(function, outputs, labels, passes=covered.passes)
         scaled = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if self.args.average_tokens_across_devices and scaled and items is not None:
             loss = loss * self.accelerator.num_processes  # the mean over processes is taken later

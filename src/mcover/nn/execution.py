@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from mcover.errors import McoverError, McoverWarning
-from mcover.nn import trees
+from mcover.nn import loss, trees
 from mcover.nn.copies import Copies, copied, shared_buffer_error
-from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
+from mcover.nn.lockstep import run
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
 from mcover.nn.mixing import Rules
+from mcover.nn.recomputation import Recomputations, versions
 from mcover.nn.state import CoverState
 
 
@@ -48,8 +49,7 @@ class Execution:
         self.__dict__ |= state
         self.lock = threading.RLock()
         self.current = Pass(self.rules)
-        self._weights: list[int] = []  # versions of the weights that these forwards ran with:
-        self._known: dict[Any, tuple[int, int]] = {}  # their step and draw, by their inputs
+        self._recomputations = Recomputations()
         self._pending = [False]  # whether a backward may still run the copies once more
         self._checked = False
         # Whether the model writes to its input, in training and in evaluation, once it has run.
@@ -172,25 +172,11 @@ class Execution:
         return result
 
     def _count_forward(self, given: list[Tensor]) -> tuple[int, int]:
-        """Step and draw of this forward; one that checkpointing computes again has those it had.
-
-        Torch does not say that a forward is a recomputation. But such a forward ran before, under
-        saved-tensor hooks or without gradients, and comes again with the same inputs in memory
-        before any weight has changed. Forwards of that kind are remembered by the addresses,
-        shapes and versions of their inputs, until a weight changes.
-        """
-        may_come_again = not torch.is_grad_enabled() or saved_tensor_hooks_are_active()
-        if not self.state.training or not (may_come_again or self._known):
-            return self.state._advance()
-        weights = versions(self.state.parameters())
-        if weights != self._weights:
-            self._weights, self._known = weights, {}
-        pairs = zip(given, versions(given), strict=True)
-        key = tuple((_address(tensor), tensor.shape, version) for tensor, version in pairs)
-        number = self._known.get(key) or self.state._advance()
-        if may_come_again:
-            self._known[key] = number
-        return number
+        """Step and draw of this forward; one that checkpointing computes again has those it had."""
+        state = self.state
+        if not state.training:
+            return state._advance()
+        return self._recomputations.number(given, state.parameters(), state._advance)
 
     def _check_meetings(self) -> None:
         """Refuses a model in which no covers met, and warns of one in which few did."""
@@ -220,11 +206,6 @@ class Execution:
                 vars(layer)["forward"] = Mixed(layer, self.sites[name])
 
 
-def versions(tensors: Iterable[Tensor]) -> list[int]:
-    """How often each tensor was changed in place; inference tensors do not count it."""
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
-
-
 def _watched(tensor: Tensor) -> Tensor:
     """A copy that counts how often it is changed, also in inference mode."""
     if not torch.is_inference_mode_enabled():
@@ -246,16 +227,10 @@ def mark_until_backward(outputs: Iterable[Tensor]) -> list[bool]:
     return mark
 
 
-def _address(tensor: Tensor) -> int:
-    try:
-        return tensor.data_ptr()
-    except RuntimeError:  # of a transform, without memory of its own
-        return id(tensor)
-
-
 def _along_batch(*outputs: Any) -> Any:
     """Joins what S passes returned: (M, B, ...) each, to (M, S·B, ...)."""
     if not isinstance(outputs[0], Tensor):
         return outputs[0]
     joined = torch.stack(outputs, 1)
-    return joined if joined.ndim == 2 else joined.flatten(1, 2)
+    joined = joined if joined.ndim == 2 else joined.flatten(1, 2)
+    return loss.mark_passes(joined, len(outputs))

@@ -341,6 +341,10 @@ def bake(model: nn.Module) -> nn.Module:
     made = copy.deepcopy(model, without_graph(model))
     for module in tuple(made.modules()):
         if parametrize.is_parametrized(module):
+            # Removing a parametrization deletes a property of the class, which deep copies share
+            # with the original: so the copy gets a class of its own first.
+            kind = type(module)
+            module.__class__ = type(kind.__name__, kind.__bases__, dict(vars(kind)))
             for key, parts in tuple(module.parametrizations.items()):  # type: ignore[union-attr,operator]
                 if isinstance(parts[0], SignWeight):
                     parametrize.remove_parametrizations(module, key)
