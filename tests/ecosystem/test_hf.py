@@ -444,3 +444,33 @@ def test_accelerate_by_hand(precision, tmp_path):
     unwrapped.collapse().save_pretrained(tmp_path / "model")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
     same(parameters(again), parameters(covered.collapse()))
+
+
+class Scaled(torch.nn.Module):
+    """A model of one's own: the root holds lifted parameters, one of them a scalar."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+        self.out = torch.nn.Parameter(torch.ones(4, 3))
+        self.logit_scale = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x, labels=None):
+        logits = self.inner(x) @ self.out * self.logit_scale
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_parameters_of_the_root_and_scalars_are_trained_with_default_arguments(routing, tmp_path):
+    rows = [{"x": [float(k == i) for k in range(4)], "labels": i % 3} for i in range(4)] * 2
+    base = Scaled()
+    covered = mcover.lift(base, 3, mcover.Uniform(), ROUTINGS[routing], seed=0)
+    before = covered.net.logit_scale.detach().clone()
+    trainer = CoverTrainer(covered, arguments(tmp_path, max_steps=2), train_dataset=rows)
+    plain = transformers.Trainer(base, arguments(tmp_path), train_dataset=rows)
+    assert trainer.model_accepts_loss_kwargs == plain.model_accepts_loss_kwargs
+    trainer._set_signature_columns_if_needed()
+    plain._set_signature_columns_if_needed()
+    assert trainer._signature_columns == plain._signature_columns
+    trainer.train()
+    assert not torch.equal(covered.net.logit_scale, before)

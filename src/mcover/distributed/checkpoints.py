@@ -8,6 +8,7 @@ of the others can read it.
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
@@ -27,6 +29,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from mcover import checks
 from mcover.distributed.spread import Spread
 from mcover.errors import McoverError
 
@@ -39,9 +42,9 @@ def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
         folder: where each rank writes a file.
         optimizer: whose state to write as well.
     """
-    state = _state(model, optimizer)
-    with _by_itself() as alone:
-        write(state, checkpoint_id=folder, no_dist=alone)
+    folder = _checked(model, folder, optimizer)
+    with _by_itself() as alone, _explained("written", folder):
+        write(_state(model, optimizer), checkpoint_id=folder, no_dist=alone)
 
 
 def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = None) -> None:
@@ -50,21 +53,22 @@ def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
     The number of ranks, and the way that the model is wrapped, may be others than when it was
     saved: one process can load it into what ``lift`` returned, and collapse it.
     """
+    folder = _checked(model, folder, optimizer)
     if not Path(folder, ".metadata").is_file():
         raise McoverError(f"{folder} holds no checkpoint; write the folder given to save.")
-    state = _state(model, optimizer)
-    with _by_itself() as alone:
+    with _by_itself() as alone, _explained("read", folder):
+        state = _state(model, optimizer)
         read(state, checkpoint_id=folder, no_dist=alone)
-    plain = _unwrapped(model)
-    if isinstance(plain, Spread):  # DTensors were views of its own tensors
-        plain.set_extra_state(state["model"]["_extra_state"])
-    else:
-        set_model_state_dict(model, state["model"])
-    if optimizer is not None:
-        own = state["optimizer"]
-        if isinstance(plain, Spread):
-            own = _mapped(own, lambda _, value: _local(value))
-        set_optimizer_state_dict(model, optimizer, own)
+        plain = _unwrapped(model)
+        if isinstance(plain, Spread):  # DTensors were views of its own tensors
+            plain.set_extra_state(state["model"]["_extra_state"])
+        else:
+            set_model_state_dict(model, state["model"])
+        if optimizer is not None:
+            own = state["optimizer"]
+            if isinstance(plain, Spread):
+                own = _mapped(own, lambda _, value: _local(value))
+            set_optimizer_state_dict(model, optimizer, own)
 
 
 def beside_covers(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
@@ -79,6 +83,7 @@ def beside_covers(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
     >>> [beside_covers(4)(nn.Parameter(torch.zeros(shape))) for shape in shapes]
     [Shard(dim=2), None]
     """
+    ranks = checks.check_int("ranks", ranks, 1)
 
     def placement(parameter: nn.Parameter) -> Shard | None:
         fitting = [k for k in range(1, parameter.ndim) if parameter.shape[k] % ranks == 0]
@@ -93,6 +98,44 @@ def _by_itself() -> Iterator[bool]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield not dist.is_initialized()
+
+
+def _checked(model: Any, folder: Any, optimizer: Any) -> Path:
+    """The folder of a checkpoint; refuses arguments that no checkpoint can be made of."""
+    checks.check_instance("model", model, nn.Module, "a covered model, also inside DDP or FSDP")
+    if optimizer is not None:
+        checks.check_instance("optimizer", optimizer, Optimizer, "a torch optimizer, or None")
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise McoverError(f"folder is {folder!r}; write the path of a folder that all ranks see.")
+    return Path(folder)
+
+
+# What torch raises where ranks are gone, a disk is full, a file is damaged, or names do not fit.
+_FAILURES = (
+    CheckpointException, RuntimeError, OSError, EOFError, LookupError, TypeError, ValueError,
+    AssertionError, AttributeError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _explained(done: str, folder: Path) -> Iterator[None]:
+    """Says what torch met while a checkpoint was written or read, on which rank."""
+    try:
+        yield
+    except McoverError:
+        raise
+    except _FAILURES as error:
+        why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), 'no message')}"
+        if isinstance(error, CheckpointException):
+            rank, (cause, _) = next(iter(error.failures.items()))
+            if isinstance(cause, McoverError):
+                raise cause from error
+            why = f"rank {rank}: {type(cause).__name__}: {cause}"
+        raise McoverError(
+            f"the checkpoint in {folder} could not be {done}: {why}. All ranks have to call this "
+            "with the same folder, which has space and can be written to; a checkpoint is read "
+            "into a model lifted with the same settings, and an optimizer of its parameters."
+        ) from error
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -56,14 +56,14 @@ def spread(
     """
     problem, told = "", {}
     try:
-        told = _checked(covered, mesh, layout)
+        told = _checked(covered, mesh, layout, check)
     except McoverError as error:
         problem = str(error)
     agree(told, groups_of(mesh) if isinstance(mesh, DeviceMesh) else [None], problem)
-    return Spread(covered, mesh, layout, checks.check_bool("check", check))
+    return Spread(covered, mesh, layout, check)
 
 
-def _checked(given: object, mesh: Any, layout: Any) -> dict[str, Any]:
+def _checked(given: object, mesh: Any, layout: Any, check: Any) -> dict[str, Any]:
     covered = checks.check_instance("covered", given, Covered, "what mcover.lift returned")
     if isinstance(covered, Spread):
         raise McoverError("the covers are spread already; spread what part.gather() returns.")
@@ -80,7 +80,7 @@ def _checked(given: object, mesh: Any, layout: Any) -> dict[str, Any]:
             f"{covered.covers} covers cannot be divided evenly among {ranks} ranks; take "
             f"cover_ranks from {fitting}, or {ranks * -(-covered.covers // ranks)} covers."
         )
-    return facts(covered) | {"layout": layout}
+    return facts(covered) | {"layout": layout, "check": checks.check_bool("check", check)}
 
 
 class Spread(Covered):
@@ -153,6 +153,7 @@ class Spread(Covered):
         """A loss of this rank's covers and batch as it is reported: summed over all covers, and
         averaged over the ranks along "data".
         """
+        checks.check_instance("loss", loss, Tensor, "the loss of this rank, a tensor")
         value = loss.detach().clone()
         with failing_together("the sum of the loss"):
             dist.all_reduce(value, group=self.mesh.get_group("covers"))
@@ -234,6 +235,15 @@ def traffic(covered: Covered, ranks: int) -> tuple[float, float]:
 
     2·D·f·(M/R)·P with the share f of the routes in force, and 2·(1 − 1/R)·M·P.
     """
+    checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
+    if not covered.is_directed:
+        raise McoverError(
+            "traffic is that of the directed lift; that of meetings depends on the batch, see the "
+            "page on scaling."
+        )
+    ranks = checks.check_int("ranks", ranks, 1, covered.covers)
+    if covered.covers % ranks:
+        raise McoverError(f"{ranks} ranks cannot share {covered.covers} covers evenly.")
     how, table = covered.settings.routing, covered.route_table.long()
     own = covered.covers // ranks
     crossing = (table // own != torch.arange(covered.covers, device=table.device) // own).sum(1)

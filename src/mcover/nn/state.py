@@ -234,9 +234,9 @@ class CoverState(nn.Module):
 
     def _dtype_of(self, layer: MixingLayer) -> torch.dtype:
         """The dtype of a layer's lifted weights, which its mixers have too."""
-        own = f"{layer.name}." if layer.name else ""
-        stacks = self.stacks().items()
-        return next(stack.dtype for name, stack in stacks if name.startswith(own))
+        stacks = set(self.stacks().values())  # tied weights have another layer's name
+        own = self.net.get_submodule(layer.name).parameters()
+        return next(weight.dtype for weight in own if weight in stacks)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """As torch's, for ``double()`` and the like; mixers are then drawn again from their seed.
@@ -245,7 +245,7 @@ class CoverState(nn.Module):
         that is loaded from a checkpoint.
         """
         before = [mixer.dtype for mixer in self.mixers().values()]
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if [mixer.dtype for mixer in self.mixers().values()] != before:
             drawn, self._drawn = self._drawn, -1
             self._draw(drawn)
