@@ -126,7 +126,9 @@ class Spread(Covered):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.check:
-            in_step(self, trees.tensors((args, kwargs)), True, self.exchange.group)
+            objective = self._execution.objective
+            same = objective is None or not objective.each
+            in_step(self, trees.tensors((args, kwargs)), same, self.exchange.group)
         return super().__call__(*args, **kwargs)
 
     def each(self, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +205,7 @@ class Spread(Covered):
             "ordinary covered model that can be collapsed, saved and evaluated."
         )
 
-    collapse = cover = ensemble = report = save = _gather_first
+    collapse = cover = ensemble = report = save = _gather_first  # loss is of the covers held
 
     def _draw_routes(self, number: int) -> dict[str, Tensor]:
         """Routes of all; of mixers only the columns of the covers that are read here."""

@@ -7,10 +7,11 @@ forward and its backward.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ from torch import Tensor, nn
 
 from mcover.errors import McoverError, McoverWarning
 from mcover.nn import loss, trees
-from mcover.nn.copies import Copies, copied, shared_buffer_error
+from mcover.nn.copies import Copies, StackSlices, copied, shared_buffer_error
+from mcover.nn.cover_by_cover import Objective, run_covers
 from mcover.nn.lockstep import run
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
 from mcover.nn.mixing import Rules
-from mcover.nn.recomputation import Recomputations, versions
+from mcover.nn.recomputation import Recomputations, versions, watched
 from mcover.nn.state import CoverState
 
 
@@ -50,6 +52,7 @@ class Execution:
         self.lock = threading.RLock()
         self.current = Pass(self.rules)
         self._recomputations = Recomputations()
+        self.objective: Objective | None = None  # of the next forward, if it is to train by it
         self._pending = [False]  # whether a backward may still run the copies once more
         self._checked = False
         # Whether the model writes to its input, in training and in evaluation, once it has run.
@@ -76,26 +79,51 @@ class Execution:
         with self.lock:
             step, number = self._count_forward(trees.tensors(inputs))
             state._draw(number)
+            objective, self.objective = self.objective, None
+            if objective is not None:
+                return run_covers(self, inputs, step, objective)
             run_passes = functools.partial(self._all_passes, step=step, each=each)
             readers = state.passes * (1 if each else len(state.held))
             changes = self._changes.get(state.training)
             if changes or readers == 1:
                 return run_passes(inputs, own=bool(changes))
             undo = self._snapshot() if changes is None else None
-            shared = inputs if undo is None else trees.map_tensors(_watched, inputs)
+            shared = inputs if undo is None else trees.map_tensors(watched, inputs)
             untouched = versions(trees.tensors(shared))
             outputs = run_passes(shared, own=False)
             changed = versions(trees.tensors(shared)) != untouched
             if changed and undo is None:
-                raise McoverError(
-                    "the model changed its input in place, which it did not do before, and all "
-                    "covers share the input; write x = x.clone() where its forward begins."
-                )
+                raise _changed_input_error()
             self._changes[state.training] = changed
             if undo is None or not changed:
                 return outputs
             undo()
             return run_passes(inputs, own=True)
+
+    @contextlib.contextmanager
+    def expect(self, objective: Objective) -> Iterator[Callable[[], bool]]:
+        """The next forward computes an objective; the function says whether it is still to come."""
+        with self.lock:
+            self.objective = objective
+            try:
+                yield lambda: self.objective is not None
+            finally:
+                self.objective = None
+
+    @contextlib.contextmanager
+    def own_inputs(self, inputs: Any, cover: int, each: bool) -> Iterator[Any]:
+        """The inputs of one cover that runs by itself: copies if the model writes to them."""
+        training = self.state.training
+        changes = self._changes.get(training)
+        given = trees.map_tensors(lambda t: t[cover], inputs) if each else inputs
+        given = given if changes is False else trees.map_tensors(watched, given)
+        tensors = trees.tensors(given)
+        untouched = versions(tensors)
+        yield given
+        changed = versions(tensors) != untouched
+        if changed and changes is False:
+            raise _changed_input_error()
+        self._changes[training] = changed or bool(changes)
 
     def _snapshot(self) -> Callable[[], None]:
         """A function that undoes everything a forward may change in the model."""
@@ -136,10 +164,7 @@ class Execution:
     def _one_pass(self, which: int, inputs: Sequence[Any]) -> Any:
         """One pass over the M covers: a stream or a destination."""
         state, copies = self.state, self.copies
-        if self._pending[0]:
-            copies.replace_copies()
-        else:
-            copies.release_tensors()
+        self.prepare_copies()
         buffers = list(state.state_stacks().values())
         lifted = zip(state.stacks().values(), state._slices(which), strict=True)
         slices = {**dict(lifted), **{stack: stack.unbind() for stack in buffers}}
@@ -149,27 +174,47 @@ class Execution:
             place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
             for place, mixer in state.mixers().items()
         }
-        shared = {n: b for n, b in state.net.named_buffers() if n not in state.state}
-        untouched = versions(shared.values())
         modules = copies.bind(slices)
         calls = [
             functools.partial(module, *args, **kwargs)
             for module, (args, kwargs) in zip(modules, inputs, strict=True)
         ]
-        if self.sites:
-            with attention_as_written():
-                outputs = run(calls)
-            self._check_meetings()
-        else:
-            outputs = [call() for call in calls]
-        for (name, buffer), before in zip(shared.items(), untouched, strict=True):
-            if versions([buffer]) != [before]:
-                raise shared_buffer_error(name, buffer)
-        new = copies.collect_buffers(slices)
-        state.state = (*state.state, *(name for name in new if name not in state.state))
+        with self.unchanged_buffers():
+            if self.sites:
+                with attention_as_written():
+                    outputs = run(calls)
+                self._check_meetings()
+            else:
+                outputs = [call() for call in calls]
+        self.collect_buffers(slices)
         result = trees.stack(*outputs)
         self._pending = mark_until_backward(trees.tensors(result))
         return result
+
+    def prepare_copies(self) -> None:
+        """Makes copies ready for a pass: new ones where a backward may run the last once more."""
+        if self._pending[0]:
+            self.copies.replace_copies()
+            self._pending = [False]
+        else:
+            self.copies.release_tensors()
+
+    @contextlib.contextmanager
+    def unchanged_buffers(self) -> Iterator[None]:
+        """Refuses covers that write to a buffer which they share."""
+        state = self.state
+        shared = {n: b for n, b in state.net.named_buffers() if n not in state.state}
+        untouched = versions(shared.values())
+        yield
+        for (name, buffer), before in zip(shared.items(), untouched, strict=True):
+            if versions([buffer]) != [before]:
+                raise shared_buffer_error(name, buffer)
+
+    def collect_buffers(self, slices: StackSlices) -> None:
+        """Stacks the buffers that covers assigned, given the slices that they began with."""
+        state = self.state
+        new = self.copies.collect_buffers(slices)
+        state.state = (*state.state, *(name for name in new if name not in state.state))
 
     def _count_forward(self, given: list[Tensor]) -> tuple[int, int]:
         """Step and draw of this forward; one that checkpointing computes again has those it had."""
@@ -206,12 +251,11 @@ class Execution:
                 vars(layer)["forward"] = Mixed(layer, self.sites[name])
 
 
-def _watched(tensor: Tensor) -> Tensor:
-    """A copy that counts how often it is changed, also in inference mode."""
-    if not torch.is_inference_mode_enabled():
-        return tensor.clone()
-    with torch.inference_mode(False):
-        return tensor.detach().clone()
+def _changed_input_error() -> McoverError:
+    return McoverError(
+        "the model changed its input in place, which it did not do before, and all covers share "
+        "the input; write x = x.clone() where its forward begins."
+    )
 
 
 def mark_until_backward(outputs: Iterable[Tensor]) -> list[bool]:

@@ -55,13 +55,9 @@ def cover_loss(
     tensor(0.7500)
     """
     if outputs is None:
-        return _own_loss(loss)
-    if not callable(loss) or isinstance(loss, type):
-        raise McoverError(
-            f"loss is {_shown(loss)}; write cover_loss(loss, outputs, target) with a function of "
-            "output and target as its loss, e.g. F.cross_entropy, or "
-            "torch.nn.CrossEntropyLoss() with its parentheses."
-        )
+        own = own_loss(loss, (1, 2))
+        return own.sum() if own.ndim == 1 else own.mean(1).sum()
+    check_loss(loss)
     stacks = trees.tensors(outputs)
     if not stacks or stacks[0].ndim == 0 or not len(stacks[0]):
         raise McoverError("cover_loss takes what the covered model returned: covers come first.")
@@ -72,39 +68,55 @@ def cover_loss(
     if each:
         trees.check_covers_first(target, covers, "each=True", "each=False for a target")
     else:
-        target = _repeated(target, passes)
+        target = repeated(target, passes)
     losses = []
     for cover in map(operator.itemgetter, range(covers)):
         # One at a time: a loss may write into what it is given, but not into parts of an unbind.
         output = trees.map_tensors(cover, outputs)
-        own = _repeated(trees.map_tensors(cover, target), passes) if each else target
-        try:
-            losses.append(loss(output, own))
-        except torch.OutOfMemoryError:
-            raise
-        except (TypeError, ValueError, IndexError, RuntimeError) as error:
-            shapes = [[tuple(t.shape) for t in trees.tensors(tree)] for tree in (output, own)]
-            raise McoverError(
-                f"loss refuses a cover's output of shapes {shapes[0]} with a target of shapes "
-                f"{shapes[1]}: {error}. Write a loss of the base model's output, and outputs with "
-                "the covers first; for several destinations or streams also passes=covered.passes."
-            ) from error
+        own = repeated(trees.map_tensors(cover, target), passes) if each else target
+        losses.append(loss_of_cover(loss, output, own))
     return sum(losses[1:], start=losses[0])
 
 
-def _own_loss(outputs: Any) -> Tensor:
-    """Sum over covers of the losses that the model computed."""
+def check_loss(loss: Any) -> None:
+    """Refuses what is no function of output and target."""
+    if not callable(loss) or isinstance(loss, type):
+        shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise McoverError(
+            f"loss is {shown}; write cover_loss(loss, outputs, target) with a function of output "
+            "and target as its loss, e.g. F.cross_entropy, or torch.nn.CrossEntropyLoss() with its "
+            "parentheses."
+        )
+
+
+def loss_of_cover(loss: Callable[[Any, Any], Any], output: Any, target: Any) -> Any:
+    """``loss(output, target)``, with both shapes in the message where it refuses them."""
+    try:
+        return loss(output, target)
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        shapes = [[tuple(t.shape) for t in trees.tensors(tree)] for tree in (output, target)]
+        raise McoverError(
+            f"loss refuses a cover's output of shapes {shapes[0]} with a target of shapes "
+            f"{shapes[1]}: {error}. Write a loss of the base model's output, and outputs with "
+            "the covers first; for several destinations or streams also passes=covered.passes."
+        ) from error
+
+
+def own_loss(outputs: Any, axes: tuple[int, ...]) -> Tensor:
+    """The losses that the model computed, a tensor of so many axes."""
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     loss = outputs if isinstance(outputs, Tensor) else found
-    if not isinstance(loss, Tensor) or loss.ndim not in (1, 2):
+    if not isinstance(loss, Tensor) or loss.ndim not in axes:
         raise McoverError(
-            "cover_loss(outputs) takes outputs with a loss for each cover, shape (M,): give the "
-            "model its labels, or write cover_loss(loss, outputs, target)."
+            "the model gave no loss for each cover, one number for each: give the model its "
+            "labels, or write cover_loss(loss, outputs, target)."
         )
-    return loss.sum() if loss.ndim == 1 else loss.mean(1).sum()
+    return loss
 
 
-def _repeated(target: Any, passes: int) -> Any:
+def repeated(target: Any, passes: int) -> Any:
     """The target once for each pass. Its first tensor with a batch says how long a batch is."""
     batches = [len(tensor) for tensor in trees.tensors(target) if tensor.ndim]
     if passes == 1 or not batches:
@@ -114,8 +126,3 @@ def _repeated(target: Any, passes: int) -> Any:
         lambda one: torch.cat([one] * passes) if one.ndim and len(one) == batches[0] else one,
         target,
     )
-
-
-def _shown(loss: Any) -> str:
-    """What was given as a loss, without the values of a tensor."""
-    return f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)

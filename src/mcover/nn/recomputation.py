@@ -93,6 +93,14 @@ def versions(tensors: Iterable[Tensor]) -> list[int]:
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
+def watched(tensor: Tensor) -> Tensor:
+    """A copy that counts how often it is changed, also in inference mode."""
+    if not torch.is_inference_mode_enabled():
+        return tensor.clone()
+    with torch.inference_mode(False):
+        return tensor.detach().clone()
+
+
 def _storages(given: list[Tensor]) -> list[Any] | None:
     """The storages of tensors; None where one has none, as in a transform, or if sparse."""
     try:
