@@ -388,8 +388,8 @@ def test_hooks_of_stacks_see_the_whole_gradient_once():
 def test_what_it_cannot_do_is_refused():
     covered = pair(mlp())[0]
     x = doubles(4, 6)
-    with pytest.raises(McoverError, match="message lift meet in every layer.*cover_loss"):
-        lift(mlp(), 3, RING, seed=0).loss(squares, x, 0.5)
+    with pytest.raises(McoverError, match=r"message lift meet in every layer.*cover_loss"):
+        lift(mlp(), 3, RING, "messages", seed=0).loss(squares, x, 0.5)
     loss = covered.loss(squares, x, 0.5)
     loss.backward()
     with pytest.raises(McoverError, match="handed over already"):

@@ -254,7 +254,7 @@ class _HandOver(torch.autograd.Function):
         ctx.scale, ctx.grads = inputs[1:3]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grads, ctx.grads = ctx.grads, None
         if grads is None:
