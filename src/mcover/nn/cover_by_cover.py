@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +25,7 @@ from mcover.errors import McoverError
 from mcover.nn import trees
 from mcover.nn.loss import check_loss, loss_of_cover, own_loss, repeated
 
-if TYPE_CHECKING:
-    from mcover.nn.covered import Covered
-    from mcover.nn.execution import Execution
+# Typed as Any are the covered model and its execution, which import this module.
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +56,7 @@ class Objective:
 
 
 def loss(
-    covered: Covered,
+    covered: Any,
     loss: Callable[[Any, Any], Any] | None,
     inputs: Any,
     target: Any = None,
@@ -128,7 +126,7 @@ def loss(
     return total
 
 
-def run_covers(execution: Execution, inputs: Any, step: int, objective: Objective) -> Tensor:
+def run_covers(execution: Any, inputs: Any, step: int, objective: Objective) -> Tensor:
     """One forward and backward of all covers, one after the other; returns the loss."""
     state, copies = execution.state, execution.copies
     trains, kept = torch.is_grad_enabled(), Kept()
