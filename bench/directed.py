@@ -105,7 +105,6 @@ def main() -> None:
     torch.manual_seed(0)
     print(about(given.threads))
     if Path("/proc/self/clear_refs").exists():
-        # Before this process starts threads, which no fork would have.
         lines = [memory_line(name, given.threads) for name in given.only]
         header = ["network", "weights", "one model", "joint", "by cover", "(by cover - stacks)/one"]
         rows(f"peak of a step beyond the weights, MiB, M = {COVERS}", header, lines)

@@ -166,7 +166,9 @@ def peak_mib(make: Callable[[], Step], threads: int) -> float | None:
     """
     if not Path("/proc/self/clear_refs").exists():
         return None
-    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as fresh:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["networks"])  # one import for all
+    with context.Pool(1) as fresh:
         return float(fresh.apply(_peak, (make, threads)))
 
 

@@ -29,13 +29,14 @@ ROUTINGS = {
     "exact": Messages(mixer="exact"),
     "streams": Messages(**BLOCKS, streams=2),
     "directed": Directed(bank=3, destinations=2, redraw_every=2),
+    "by cover": Directed(bank=3, destinations=2, redraw_every=2),
     "units": Directed(granularity="unit"),
     "all destinations": Directed(bank=3, destinations=None),
 }
 SHARED = {"mlp": "[!m]*", "conv": ["*o*"], "transformer": ["attention", "feed"]}
 # Kind, routing, layout, and what to lift: everything, or a part.
 CASES = [(kind, routing, "auto", None) for kind in KINDS for routing in ROUTINGS]
-CASES += [(kind, "directed", "whole", None) for kind in KINDS]
+CASES += [(kind, how, "whole", None) for kind in KINDS for how in ("directed", "by cover")]
 CASES += [(kind, how, "auto", SHARED[kind]) for kind in KINDS for how in ("messages", "directed")]
 
 
@@ -50,7 +51,8 @@ def spread_out(cases: Any, covers: int, cover_ranks: int) -> list[Any]:
         model: Any = part
         if places > 1:
             model = DistributedDataParallel(part, process_group=mesh.get_group("data"))
-        losses, grads = train(model, part, kind, place=place, places=places)
+        given = {"place": place, "places": places, "by_cover": routing == "by cover"}
+        losses, grads = train(model, part, kind, **given)
         for name, value in part.net.named_parameters():
             if name in part.lifted and len(value) < covers:
                 grads[name] = torch.stack(part.exchange.all_gather(grads[name].unbind()))

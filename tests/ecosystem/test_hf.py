@@ -474,3 +474,30 @@ def test_parameters_of_the_root_and_scalars_are_trained_with_default_arguments(r
     assert trainer._signature_columns == plain._signature_columns
     trainer.train()
     assert not torch.equal(covered.net.logit_scale, before)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_accelerate_runs_the_loss_cover_by_cover(steps):
+    """Accumulation and bfloat16 are those of ``cover_loss``."""
+    batches = [(torch.randn(4, 6), torch.arange(4) % 3) for _ in range(4)]
+    models = [mcover.lift(torch.nn.Linear(6, 3), 3, mcover.Uniform(), "directed", seed=0)]
+    models.append(mcover.lift(torch.nn.Linear(6, 3), 3, mcover.Uniform(), "directed", seed=0))
+    models[1].load_state_dict(models[0].state_dict())
+    for precision in ("no", "bf16"):
+        for number, covered in enumerate(models):
+            AcceleratorState._reset_state(reset_partial_state=True)
+            accelerator = Accelerator(
+                cpu=True, mixed_precision=precision, gradient_accumulation_steps=steps
+            )
+            optimizer = torch.optim.SGD(covered.parameters(), 0.1)
+            wrapped, optimizer = accelerator.prepare(covered, optimizer)
+            for x, y in batches:
+                with accelerator.accumulate(wrapped):
+                    if number:
+                        loss = covered.loss(F.cross_entropy, x, y, through=wrapped)
+                    else:
+                        loss = mcover.cover_loss(F.cross_entropy, wrapped(x), y)
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+        same(models[0].state_dict(), models[1].state_dict())

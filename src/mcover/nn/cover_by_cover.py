@@ -136,48 +136,47 @@ def run_covers(execution: Any, inputs: Any, step: int, objective: Objective) -> 
     # The virtual models, pass by pass: each tensor is emptied once its cover has run.
     models = [dict(zip(stacks, state._slices(which), strict=True)) for which in passes]
     buffers = {stack: stack.unbind() for stack in state.state_stacks().values()}
-    shared = {p: kept.cut(p) for p in state.net.parameters() if p.requires_grad}
-    shared = {p: leaf for p, leaf in shared.items() if p not in models[0]}
-    bound: dict[Tensor, Any] = {stack: [None] * covers for stack in stacks}
-    copies.bind(bound | buffers | {p: [leaf] * covers for p, leaf in shared.items()})
+    lifted = set(stacks)
+    shared = {p: [kept.cut(p)] * covers for p in state.net.parameters() if p not in lifted}
+    empty: dict[Tensor, Any] = {stack: [None] * covers for stack in stacks}
+    copies.bind(empty | buffers | shared)
     inputs = trees.map_tensors(kept.cut, inputs)
+    own_inputs = execution.own_inputs(inputs, objective.each)
     losses = []
     with execution.unchanged_buffers(), _casting_anew():
         for cover in range(covers):
             weights = [{stack: own[cover] for stack, own in model.items()} for model in models]
             leaves = [{stack: one.detach() for stack, one in own.items()} for own in weights]
-            for leaf, root in _pairs(leaves, weights):
-                leaf.requires_grad_(trains and root.requires_grad)
+            pairs = [pair for a, b in zip(leaves, weights, strict=True) for pair in _pairs(a, b)]
+            if trains:
+                for leaf, root in pairs:
+                    leaf.requires_grad_(root.requires_grad)
             outputs = []
             for number, own in enumerate(leaves):
                 if number and trains:
                     copies.replace_copy(cover)  # a backward may run this cover's passes again
                 module = copies.bind_cover(cover, own)
-                with execution.own_inputs(inputs, cover, objective.each) as (args, named):
-                    outputs.append(module(*args, **named))
+                args, named = own_inputs.of_cover(cover)
+                outputs.append(module(*args, **named))
+                own_inputs.check()
             output = outputs[0] if len(outputs) == 1 else trees.merge(_join, *outputs)
-            del outputs
             before = {t.grad_fn for t in trees.tensors(output)}
             value = objective.of_cover(cover, output, len(passes))
             losses.append(value.detach())
             if value.requires_grad:
                 kept.backward(value, before, objective.scale)
-            del output, value
             copies.bind_cover(cover, dict.fromkeys(stacks))
-            for leaf, root in _pairs(leaves, weights):
+            for leaf, root in pairs:
                 kept.take(leaf, root)
                 root.data = root.new_empty(0)  # the graph needs the node, not the values
+            del leaf, root, own, pairs, leaves, weights, outputs, output, before, value
     execution.collect_buffers(buffers)
     total = sum(losses[1:], start=losses[0])
     return kept.connected(total, objective.scale)
 
 
-def _pairs(leaves: list[dict[Tensor, Tensor]], roots: list[dict[Tensor, Tensor]]) -> Any:
-    return [
-        pair
-        for a, b in zip(leaves, roots, strict=True)
-        for pair in zip(a.values(), b.values(), strict=True)
-    ]
+def _pairs(leaves: dict[Tensor, Tensor], roots: dict[Tensor, Tensor]) -> Any:
+    return zip(leaves.values(), roots.values(), strict=True)
 
 
 def _join(*values: Any) -> Any:
@@ -222,7 +221,7 @@ class Kept:
         try:
             with _without_autocast():
                 # What the loss took from outside of itself is differentiated for each cover.
-                start = torch.full_like(value, scale)
+                start = None if scale == 1 and not value.ndim else torch.full_like(value, scale)
                 torch.autograd.backward(value, start, retain_graph=bool(others))
         finally:
             for other, grad in zip(others, before, strict=True):
@@ -285,14 +284,13 @@ def _leaves(value: Tensor, outputs: set[Any]) -> list[Tensor]:
 _DEVICES = ("cpu", "cuda")
 
 
-@contextlib.contextmanager
-def _without_autocast() -> Iterator[None]:
+def _without_autocast() -> contextlib.ExitStack:
     """Backwards compute in the dtypes of their forwards."""
-    with contextlib.ExitStack() as stack:
-        for device in _DEVICES:
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
+    stack = contextlib.ExitStack()
+    for device in _DEVICES:
+        if torch.is_autocast_enabled(device):
+            stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
 
 
 @contextlib.contextmanager

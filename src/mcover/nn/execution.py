@@ -110,20 +110,9 @@ class Execution:
             finally:
                 self.objective = None
 
-    @contextlib.contextmanager
-    def own_inputs(self, inputs: Any, cover: int, each: bool) -> Iterator[Any]:
-        """The inputs of one cover that runs by itself: copies if the model writes to them."""
-        training = self.state.training
-        changes = self._changes.get(training)
-        given = trees.map_tensors(lambda t: t[cover], inputs) if each else inputs
-        given = given if changes is False else trees.map_tensors(watched, given)
-        tensors = trees.tensors(given)
-        untouched = versions(tensors)
-        yield given
-        changed = versions(tensors) != untouched
-        if changed and changes is False:
-            raise _changed_input_error()
-        self._changes[training] = changed or bool(changes)
+    def own_inputs(self, inputs: Any, each: bool) -> OwnInputs:
+        """The inputs of covers that run one after the other."""
+        return OwnInputs(self._changes, self.state.training, inputs, each)
 
     def _snapshot(self) -> Callable[[], None]:
         """A function that undoes everything a forward may change in the model."""
@@ -249,6 +238,37 @@ class Execution:
         for name, layer in copy.named_modules():
             if name in self.sites:
                 vars(layer)["forward"] = Mixed(layer, self.sites[name])
+
+
+class OwnInputs:
+    """Inputs of covers that run one after the other: copies, unless the model leaves them alone.
+
+    Whether it writes to them cannot be known before it has run, so the first forward takes copies.
+    """
+
+    def __init__(self, changes: dict[bool, bool], training: bool, inputs: Any, each: bool) -> None:
+        self.changes, self.training = changes, training
+        self.copies = changes.get(training) is not False
+        self.inputs, self.each = inputs, each
+        self.given: list[Tensor] = trees.tensors(inputs)
+        self.untouched = versions(self.given)
+
+    def of_cover(self, cover: int) -> Any:
+        """What one cover is called with."""
+        given = trees.map_tensors(lambda t: t[cover], self.inputs) if self.each else self.inputs
+        if self.copies:
+            given = trees.map_tensors(watched, given)
+            self.given = trees.tensors(given)
+            self.untouched = versions(self.given)
+        return given
+
+    def check(self) -> None:
+        """Notes whether the cover that has just run wrote to its inputs."""
+        changed = versions(self.given) != self.untouched
+        if changed and not self.copies:
+            raise _changed_input_error()
+        if self.copies:
+            self.changes[self.training] = changed or self.changes.get(self.training, False)
 
 
 def _changed_input_error() -> McoverError:
