@@ -360,7 +360,7 @@ def test_a_checkpoint_that_does_not_fit_or_is_damaged_is_refused(tmp_path):
     with pytest.raises(McoverError, match="could not be read"):
         distributed.load(covered, tmp_path / "a")
     (tmp_path / "b").write_bytes(b"")
-    with pytest.raises(McoverError, match="could not be written"):
+    with pytest.raises(McoverError, match="is a file"):
         distributed.save(covered, tmp_path / "b")
 
 
@@ -380,7 +380,7 @@ def test_malformed_calls_are_refused_by_name(tmp_path, monkeypatch):
         (distributed.start, {"cover_ranks": None, "timeout": 9.0}, nothing),
         (distributed.check, {"covered": covered, "mesh": None}, nothing),
         (distributed.spread, {"covered": covered, "mesh": None, "layout": "auto"}, nothing),
-        (distributed.save, {"model": covered, "folder": "a"}, is_module),
+        (distributed.save, {"model": covered, "folder": "a"}, nothing),
         (distributed.save, {"optimizer": None}, lambda value: value is None),
         (distributed.load, {"model": covered, "folder": "a"}, nothing),
         (distributed.load, {"optimizer": None}, lambda value: value is None),
@@ -399,10 +399,6 @@ def test_malformed_calls_are_refused_by_name(tmp_path, monkeypatch):
 
 def nothing(value: Any) -> bool:
     return False
-
-
-def is_module(value: Any) -> bool:
-    return isinstance(value, torch.nn.Module)  # any can be saved
 
 
 def malformed_starts() -> Any:

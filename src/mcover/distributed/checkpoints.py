@@ -8,7 +8,6 @@ of the others can read it.
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +31,7 @@ from torch.optim import Optimizer
 from mcover import checks
 from mcover.distributed.spread import Spread
 from mcover.errors import McoverError
+from mcover.nn.covered import Covered
 
 
 def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = None) -> None:
@@ -43,6 +43,8 @@ def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
         optimizer: whose state to write as well.
     """
     folder = _checked(model, folder, optimizer)
+    if folder.exists() and not folder.is_dir():
+        raise McoverError(f"{folder} is a file; write the path of a folder.")
     with _by_itself() as alone, _explained("written", folder):
         write(_state(model, optimizer), checkpoint_id=folder, no_dist=alone)
 
@@ -92,22 +94,23 @@ def beside_covers(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
     return placement
 
 
+def _checked(model: Any, folder: Any, optimizer: Any) -> Path:
+    """The folder as a path; what is no model or optimizer is refused before torch sees it."""
+    wanted = "what mcover.lift or mcover.distributed.spread returned, perhaps inside DDP or FSDP"
+    checks.check_instance("model", model, nn.Module, wanted)
+    if not any(isinstance(module, Covered) for module in model.modules()):
+        raise McoverError(f"model is a {type(model).__name__} without covers; write {wanted}.")
+    if optimizer is not None:
+        checks.check_instance("optimizer", optimizer, Optimizer, "a torch.optim.Optimizer")
+    return checks.check_path("folder", folder)
+
+
 @contextlib.contextmanager
 def _by_itself() -> Iterator[bool]:
     """Whether this is a single process, which torch would warn of each time."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield not dist.is_initialized()
-
-
-def _checked(model: Any, folder: Any, optimizer: Any) -> Path:
-    """The folder of a checkpoint; refuses arguments that no checkpoint can be made of."""
-    checks.check_instance("model", model, nn.Module, "a covered model, also inside DDP or FSDP")
-    if optimizer is not None:
-        checks.check_instance("optimizer", optimizer, Optimizer, "a torch optimizer, or None")
-    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-        raise McoverError(f"folder is {folder!r}; write the path of a folder that all ranks see.")
-    return Path(folder)
 
 
 # What torch raises where ranks are gone, a disk is full, a file is damaged, or names do not fit.

@@ -58,6 +58,7 @@ def cover_loss(
         own = own_loss(loss, (1, 2))
         return own.sum() if own.ndim == 1 else own.mean(1).sum()
     check_loss(loss)
+    each = checks.check_bool("each", each)
     stacks = trees.tensors(outputs)
     if not stacks or stacks[0].ndim == 0 or not len(stacks[0]):
         raise McoverError("cover_loss takes what the covered model returned: covers come first.")
@@ -81,11 +82,10 @@ def cover_loss(
 def check_loss(loss: Any) -> None:
     """Refuses what is no function of output and target."""
     if not callable(loss) or isinstance(loss, type):
-        shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
         raise McoverError(
-            f"loss is {shown}; write cover_loss(loss, outputs, target) with a function of output "
-            "and target as its loss, e.g. F.cross_entropy, or torch.nn.CrossEntropyLoss() with its "
-            "parentheses."
+            f"loss is {checks.shown(loss)}; write cover_loss(loss, outputs, target) with a "
+            "function of output and target as its loss, e.g. F.cross_entropy, or "
+            "torch.nn.CrossEntropyLoss() with its parentheses."
         )
 
 
