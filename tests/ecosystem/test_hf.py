@@ -446,6 +446,7 @@ def test_accelerate_by_hand(precision, tmp_path):
     same(parameters(again), parameters(covered.collapse()))
 
 
+<<<<<<< HEAD
 class Scaled(torch.nn.Module):
     """A model of one's own: the root holds lifted parameters, one of them a scalar."""
 
@@ -501,3 +502,17 @@ def test_accelerate_runs_the_loss_cover_by_cover(steps):
                     optimizer.step()
                     optimizer.zero_grad()
         same(models[0].state_dict(), models[1].state_dict())
+=======
+def test_the_plain_trainer_names_the_one_for_covers(tmp_path):
+    covered = lifted("bert", routing="directed")
+    plain = transformers.Trainer(covered, arguments(tmp_path), train_dataset=examples("bert"))
+    with pytest.raises(mcover.McoverError, match=r"Trainer takes one loss.*CoverTrainer"):
+        plain.train()
+
+    class Own(transformers.Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            return mcover.cover_loss(model(**inputs))
+
+    Own(covered, arguments(tmp_path), train_dataset=examples("bert")).train()
+    assert covered.steps == 3
+>>>>>>> main

@@ -25,8 +25,6 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -34,7 +32,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from mcover import Committee, GaussianRing, MCover, McoverError, anneal, checks
 from mcover.annealing import AnnealResult, Method, Schedule
 from mcover.annealing.packed import pack_above, pack_signs, packed_fields, unpack_signs
-from mcover.sklearn.validation import check_n_jobs, random_state, reading
+from mcover.sklearn.callbacks import CallbackSupportMixin, with_callbacks
+from mcover.sklearn.validation import check_n_jobs, class_weights, random_state, reading
 
 Signs = NDArray[np.int8]
 
@@ -125,7 +124,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) == 1:
             raise McoverError("y has 1 class where its weights are not zero; give at least two.")
-        copies, heat = _copies(weight * compute_sample_weight(self.class_weight, y))
+        copies, heat = _copies(weight * class_weights(self.class_weight, y, self.classes_))
         metadata = None if sample_weight is None else {"sample_weight": weight}
         about = {"estimator": self, "X": X, "y": y, "metadata": metadata}
         questions = range(len(self.classes_)) if len(self.classes_) > 2 else range(1, 2)
