@@ -446,7 +446,6 @@ def test_accelerate_by_hand(precision, tmp_path):
     same(parameters(again), parameters(covered.collapse()))
 
 
-<<<<<<< HEAD
 class Scaled(torch.nn.Module):
     """A model of one's own: the root holds lifted parameters, one of them a scalar."""
 
@@ -502,7 +501,8 @@ def test_accelerate_runs_the_loss_cover_by_cover(steps):
                     optimizer.step()
                     optimizer.zero_grad()
         same(models[0].state_dict(), models[1].state_dict())
-=======
+
+
 def test_the_plain_trainer_names_the_one_for_covers(tmp_path):
     covered = lifted("bert", routing="directed")
     plain = transformers.Trainer(covered, arguments(tmp_path), train_dataset=examples("bert"))
@@ -515,4 +515,3 @@ def test_the_plain_trainer_names_the_one_for_covers(tmp_path):
 
     Own(covered, arguments(tmp_path), train_dataset=examples("bert")).train()
     assert covered.steps == 3
->>>>>>> main
