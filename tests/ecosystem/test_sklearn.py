@@ -159,6 +159,42 @@ def test_the_unit_of_weights_does_not_matter_where_they_are_rounded(cancer):
 
 
 @pytest.mark.parametrize("cls", SIGNS)
+def test_the_unit_of_equal_weights_does_not_matter(cls, cancer):
+    """1, 8 and 9 copies of every pattern once had three temperatures."""
+    X, y = cancer
+    plain = cls(sweeps=20, random_state=0).fit(X, y)
+    for unit in (1, 8, 9, 0.3, 1e6):
+        weighted = cls(sweeps=20, random_state=0).fit(X, y, sample_weight=np.full(len(X), unit))
+        np.testing.assert_array_equal(weighted.covers_, plain.covers_)
+        np.testing.assert_array_equal(weighted.history_["acceptance"], plain.history_["acceptance"])
+
+
+def test_a_class_of_small_weight_is_kept(wine):
+    X, y = wine
+    weight = np.where(y == 2, 0.04, 1.0)
+    model = MCoverPerceptronClassifier(sweeps=100, random_state=0).fit(X, y, sample_weight=weight)
+    assert np.mean(model.predict(X[y == 2]) == 2) > 0.5
+
+
+@pytest.mark.parametrize("cls", SIGNS)
+def test_the_best_readout_is_the_student_with_the_fewest_training_errors(cls):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 9)), rng.integers(0, 2, 200)
+    how = {"sweeps": 3, "students": 8, "random_state": 0, "thermometer": 3}
+    best = cls(readout="best", **how).fit(X, y)
+    majority = cls(**how).fit(X, y)
+    np.testing.assert_array_equal(best.covers_, majority.covers_)
+    error, other = (one.history_["training_error"] for one in (best, majority))
+    assert np.all(error <= other)
+    assert np.any(error < other)
+    for place, student in enumerate(best.collapsed_[0]):
+        given = [*best.covers_[0, place], majority.collapsed_[0, place]]
+        assert any(np.array_equal(student, one) for one in given)
+    with pytest.raises(ValueError, match="readout is 'mean'; write 'best' or 'majority'"):
+        cls(readout="mean").fit(X, y)
+
+
+@pytest.mark.parametrize("cls", SIGNS)
 def test_class_weights_shift_the_balance(cls):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 300)
