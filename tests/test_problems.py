@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 import reference_annealer as reference
 from mcover import Committee, McoverError, Perceptron, teacher_student
 from mcover.annealing import load_problem
+from mcover.annealing.states import pack_columns
 from mcover.checks import MEMORY_VARIABLE
 from mcover.errors import TooLargeError
 
@@ -191,3 +194,30 @@ def test_files_that_unpack_to_more_than_memory_allows_are_refused(tmp_path, monk
 def test_bad_problems_are_refused(call, message):
     with pytest.raises(McoverError, match=message):
         call()
+
+
+def test_large_problems_are_computed_in_blocks(monkeypatch):
+    """The same numbers, whatever the size of a block."""
+    whole = teacher_student(31, 9.0, seed=0, hidden=3), teacher_student(20, 9.0, seed=0)
+    students = [np.random.default_rng(0).choice([-1, 1], (2, 2, one.sites)) for one in whole]
+    wanted = [(p.energy(w), p.training_errors(w)) for p, w in zip(whole, students, strict=True)]
+    columns = [pack_columns(one.gauged) for one in whole]
+    monkeypatch.setattr("mcover.annealing.problems._BLOCK", 7)
+    monkeypatch.setattr("mcover.annealing.states._PACKED_AT_A_TIME", 1000)
+    again = teacher_student(31, 9.0, seed=0, hidden=3), teacher_student(20, 9.0, seed=0)
+    for one, other, student, want, packed in zip(
+        whole, again, students, wanted, columns, strict=True
+    ):
+        np.testing.assert_array_equal(other.patterns, one.patterns)
+        np.testing.assert_array_equal(other.labels, one.labels)
+        np.testing.assert_allclose(other.energy(student), want[0], rtol=1e-12)
+        np.testing.assert_array_equal(other.training_errors(student), want[1])
+        np.testing.assert_array_equal(pack_columns(other.patterns, other.labels), packed)
+
+
+def test_a_problem_is_sent_without_what_can_be_made_again():
+    problem = teacher_student(31, 2.0, seed=0)
+    size = len(pickle.dumps(problem))
+    _ = problem.gauged
+    assert len(pickle.dumps(problem)) == size
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(problem)).gauged, problem.gauged)

@@ -131,7 +131,7 @@ def anneal(
         from mcover.annealing.temperatures import resolve
 
         compile_kernels(rule)
-        columns = pack_columns(problem.gauged)
+        columns = pack_columns(problem.patterns, problem.labels)
         known = resolve(options, problem, columns)
         points = _record_points(record, known)
         if executor is not None:
