@@ -23,6 +23,7 @@ import mcover
 from mcover.annealing.bits import ONES, WORDS, aligned, broadcast, count, load, total
 from mcover.annealing.chain import compute_site_sums
 from mcover.annealing.kernels import _perceptron_change, advance
+from mcover.annealing.options import bank_size, couplings_of
 from mcover.annealing.states import compile_kernels, make_state, pack_columns, random_weights
 from mcover.annealing.students import solved
 from mcover.routing import draw_bank
@@ -81,7 +82,7 @@ class Setting:
     def __init__(self, problem: mcover.Perceptron, method: mcover.annealing.Method) -> None:
         self.problem, self.method = problem, method
         self.options = mcover.annealing.AnnealOptions(method, SCHEDULE)
-        self.covers, self.bank = method.covers, self.options.bank_size(problem.sites)
+        self.covers, self.bank = method.covers, bank_size(method, problem.sites)
         self.patterns = len(problem.patterns)
         self.columns = pack_columns(problem.gauged)
         self.rng = np.random.SeedSequence(2).generate_state(4, np.uint64)
@@ -102,7 +103,7 @@ class Setting:
     def chain(self):
         """The whole schedule; keeps the best time of each slice, which always does the same."""
         state, rng, self.accepted = self.start(), self.rng.copy(), 0
-        course = SCHEDULE.temperatures(), self.options.couplings()
+        course = SCHEDULE.temperatures(), couplings_of(self.options)
         parts = zip(*(np.array_split(each, SLICES) for each in course), strict=True)
         for i, part in enumerate(parts):
             begin = time.thread_time()

@@ -30,7 +30,7 @@ from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
 import mcover
-from mcover.annealing import pack_signs, packed_fields
+from mcover.annealing.packed import pack_signs, packed_fields
 from mcover.sklearn import (
     MCoverCommitteeClassifier,
     MCoverMLPClassifier,

@@ -33,6 +33,7 @@ from mcover.annealing import (
     GeometricSchedule,
 )
 from mcover.annealing.annealer import AnnealStatus, cover_overlap
+from mcover.annealing.options import bank_size, couplings_of
 from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
 from mcover.routing import draw_bank
@@ -55,6 +56,8 @@ def same(one, two):
         {"method": Vanilla()},
         {"method": RSA(3, coupling=0.8, coupling_growth=0.1)},
         {"method": MCover(4, RING, bank=3)},
+        {"method": MCover(4, RING, bank=3, coupling=0.7)},
+        {"method": MCover(3, bank=2, coupling=0.3, coupling_growth=0.2, redraw_every=3)},
         {"method": MCover(2, Uniform(), bank=None), "rule": "metropolis"},
         {"method": MCover(3, bank=2), "energy": "errors", "order": "sequential"},
         {"method": MCover(3, bank=2, redraw_every=3), "order": "permutation"},
@@ -72,9 +75,9 @@ def test_every_method_walks_the_reference_trajectory(options, hidden):
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = reference.Xoshiro(chain_seed.generate_state(4, np.uint64))
         weights = reference.random_weights(rng, method.covers, problem.sites)
-        size = settings.bank_size(problem.sites)
+        size = bank_size(settings.method, problem.sites)
         bank = draw_bank(method.topology, method.covers, problem.sites, size, route_seed)
-        temperatures, couplings = SHORT.temperatures(), settings.couplings()
+        temperatures, couplings = SHORT.temperatures(), couplings_of(settings)
         every = method.redraw_every or len(temperatures)
         for start in range(0, len(temperatures), every):
             if start:
@@ -130,6 +133,23 @@ def test_identity_topology_is_independent_copies():
     problem = teacher_student(31, 1.5, seed=0)
     free = anneal(problem, RSA(3, coupling=0.0), num_sweeps=40, seed=3)
     same(anneal(problem, MCover(3, Identity(), bank=5), num_sweeps=40, seed=3), free)
+
+
+def test_covers_that_attract_are_replicas_without_mixing():
+    problem = teacher_student(31, 1.5, seed=0)
+    replicas = anneal(problem, RSA(3, coupling=0.8), num_sweeps=40, seed=3)
+    covers = MCover(3, Identity(), bank=5, coupling=0.8)
+    same(anneal(problem, covers, num_sweeps=40, seed=3), replicas)
+
+
+def test_a_coupling_brings_covers_together():
+    problem = teacher_student(61, 1.5, seed=0)
+    how = {"schedule": [0.5] * 60, "num_reads": 8, "seed": 0}
+    overlaps = [
+        cover_overlap(anneal(problem, MCover(5, bank=2, coupling=gamma), **how).weights).mean()
+        for gamma in (0.0, 0.5, 2.0)
+    ]
+    assert overlaps[0] + 0.05 < overlaps[1] < overlaps[2] - 0.05
 
 
 def test_equal_covers_collapse_to_themselves():
@@ -377,7 +397,7 @@ def test_schedules_have_the_temperatures_they_say():
     np.testing.assert_allclose(1 / BetaSchedule(1.0, 0.1, 4).temperatures(), [1, 4, 7, 10])
     assert CustomSchedule((0.3, 0.5)).temperatures().tolist() == [0.3, 0.5]
     growing = AnnealOptions(RSA(3, coupling=2.0, coupling_growth=1.0), SHORT)
-    np.testing.assert_allclose(growing.couplings()[:3], [2, 4, 8])
+    np.testing.assert_allclose(couplings_of(growing)[:3], [2, 4, 8])
 
 
 @pytest.mark.parametrize("schedule", [(0.3, 1e-8, 0.1), (0.3, 0.1 - 1e-15, 0.1), (0.4, 0.01, 0.1)])
@@ -405,6 +425,8 @@ PROBLEM = teacher_student(20, 1.0, seed=0)
         (lambda: {"method": MCover(topology="ring")}, "topology is 'ring'"),
         (lambda: {"method": MCover(redraw_every=0)}, "redraw_every is 0"),
         (lambda: {"method": RSA(coupling=-1.0)}, "coupling is -1.0; .* from 0 to 300"),
+        (lambda: {"method": MCover(coupling=-1.0)}, "coupling is -1.0; .* from 0 to 300"),
+        (lambda: {"method": MCover(coupling="auto")}, "coupling is 'auto'; write a finite number"),
         (lambda: {"method": RSA(coupling_growth=-2)}, "coupling_growth is -2"),
         (lambda: {"method": RSA(coupling_growth=1.0)}, "must stay between 0"),
         (lambda: {"schedule": LinearSchedule(0.4, 0.0, 0.1)}, "stop is 0.0"),

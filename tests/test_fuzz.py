@@ -220,6 +220,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Valid]]] = 
             "topology": nothing,
             "bank": optional(whole(1)),
             "redraw_every": optional(whole(1)),
+            "coupling": real(0, 300),
+            "coupling_growth": real(-1, 1e3),
         },
     ),
     "RSA": (

@@ -88,6 +88,17 @@ def test_replicated_annealing_walks_the_reference_trajectory(shape, rule, order)
     check_trajectory(shape, "linear", rule, order, gammas, temperatures, seed=1, identity=True)
 
 
+COUPLED = [(7, 65, 1, 3, 2), (10, 130, 1, 4, 3), (9, 40, 1, 9, 2), (4, 63, 3, 2, 2)]
+
+
+@pytest.mark.parametrize("shape", COUPLED, ids=str)
+@pytest.mark.parametrize("energy", ["linear", "errors"])
+@pytest.mark.parametrize(("rule", "order"), [("glauber", "random"), ("metropolis", "permutation")])
+def test_covers_that_attract_walk_the_reference_trajectory(shape, energy, rule, order):
+    temperatures, gammas = np.array([2.0, 0.5, 0.5]), np.array([0.0, 0.3, 2.5])
+    check_trajectory(shape, energy, rule, order, gammas, temperatures, seed=5)
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_kernel_walks_the_reference_trajectory_anywhere(data):
@@ -119,11 +130,15 @@ def test_random_weights_are_the_documented_bits():
     assert (states.random_weights(rng, 3, 130) == expected).all()
 
 
+# Hidden units, destinations, coupling: routes, attraction, and attraction along routes.
+BALANCED = [(1, 2, 0.0), (1, 1, 0.7), (1, 2, 0.7), (2, 2, 0.0), (2, 2, 0.4)]
+
+
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("hidden", "gamma"), [(1, 0.0), (1, 0.7), (2, 0.0)])
-def test_occupation_follows_the_joint_boltzmann_weight(rule, hidden, gamma):
+@pytest.mark.parametrize(("hidden", "bank", "gamma"), BALANCED)
+def test_occupation_follows_the_joint_boltzmann_weight(rule, hidden, bank, gamma):
     """All 64 states of a tiny system, or 16, against the exact law, by chi-square."""
-    inputs, covers, destinations, temperature = 3 // hidden, 2, 2 if gamma == 0 else 1, 1.5
+    inputs, covers, destinations, temperature = 3 // hidden, 2, bank, 1.5
     gauged, routes, weights, rng = problem(inputs, 4, hidden, covers, destinations, seed=8)
     sites = hidden * inputs
     law = []
@@ -144,13 +159,13 @@ def test_occupation_follows_the_joint_boltzmann_weight(rule, hidden, gamma):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("energy", ["linear", "errors"])
-@pytest.mark.parametrize(("hidden", "gamma"), [(1, 0.0), (1, 0.7), (2, 0.0)])
-def test_acceptance_is_in_detailed_balance(rule, energy, hidden, gamma):
+@pytest.mark.parametrize(("hidden", "bank", "gamma"), BALANCED)
+def test_acceptance_is_in_detailed_balance(rule, energy, hidden, bank, gamma):
     """π(x) a(x→y) = π(y) a(y→x) for every state x and flip, by exact enumeration.
 
     The acceptance a is the reference's, whose every decision the compiled annealer repeats.
     """
-    inputs, covers, destinations, temperature = 3 // hidden, 2, 2 if gamma == 0 else 1, 0.7
+    inputs, covers, destinations, temperature = 3 // hidden, 2, bank, 0.7
     gauged, routes, _, _ = problem(inputs, 5, hidden, covers, destinations, seed=3)
 
     def minus_log_weight(state):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcover import McoverError
-from mcover.annealing import pack_above, pack_signs, packed_fields, unpack_signs
+from mcover.annealing.packed import pack_above, pack_signs, packed_fields, unpack_signs
 
 SIZES = st.tuples(st.integers(1, 20), st.integers(1, 9), st.integers(1, 200))
 

@@ -29,6 +29,17 @@ MODULES = (
     "plain",
     "statistics",
 )
+# Classes that functions return: how they are made is private, so only their members are listed.
+RETURNED = (
+    "AnnealResult",
+    "AnnealStatus",
+    "Comparison",
+    "Covered",
+    "Estimate",
+    "Folded",
+    "NextRoutes",
+    "Trajectory",
+)
 NOT_INTEGRATIONS = ("cli", *MODULES)
 HOW = "if it is intended, run python tests/test_public_api.py, and a line in CHANGELOG.md"
 
@@ -88,7 +99,7 @@ def lines() -> Iterator[str]:
 def described(name: str, value: object) -> Iterator[str]:
     """A function with its arguments; a class with those, and its members."""
     if inspect.isclass(value):
-        yield name + arguments(value)
+        yield name if value.__name__ in RETURNED else name + arguments(value)
         yield from (f"{name}.{line}" for line in members(value))
     else:
         yield name + (arguments(value) if inspect.isfunction(value) else "")
@@ -119,9 +130,11 @@ class _Text(str):
 
 def members(kind: type) -> Iterator[str]:
     fields = (
-        {one.name for one in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
+        [one.name for one in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
     )
     own: dict[str, object] = {}
+    if kind.__name__ in RETURNED:
+        own, fields = dict.fromkeys(fields), []
     for cls in reversed(kind.__mro__):
         if cls.__module__.startswith("mcover"):
             own |= vars(cls)

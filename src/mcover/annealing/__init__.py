@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcover.annealing.annealer import AnnealStatus as AnnealStatus
 from mcover.annealing.annealer import anneal as anneal
+from mcover.annealing.options import PAPER as PAPER
 from mcover.annealing.options import RSA as RSA
 from mcover.annealing.options import AnnealOptions as AnnealOptions
 from mcover.annealing.options import BetaSchedule as BetaSchedule
@@ -26,22 +27,16 @@ from mcover.annealing.result import AnnealResult as AnnealResult
 from mcover.annealing.result import Trajectory as Trajectory
 
 _MESSAGE_PASSING = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")
-_PACKED = ("pack_above", "pack_signs", "packed_fields", "unpack_signs")
 
 if TYPE_CHECKING:
     from mcover.annealing.message_passing import algorithmic_threshold as algorithmic_threshold
     from mcover.annealing.message_passing import amp as amp
     from mcover.annealing.message_passing import information_threshold as information_threshold
     from mcover.annealing.message_passing import state_evolution as state_evolution
-    from mcover.annealing.packed import pack_above as pack_above
-    from mcover.annealing.packed import pack_signs as pack_signs
-    from mcover.annealing.packed import packed_fields as packed_fields
-    from mcover.annealing.packed import unpack_signs as unpack_signs
 
 
 def __getattr__(name: str) -> Any:
-    """Loads SciPy with the first use of message passing, and numba with that of packed bits."""
-    if name not in (*_MESSAGE_PASSING, *_PACKED):
+    """Loads SciPy with the first use of message passing."""
+    if name not in _MESSAGE_PASSING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "packed" if name in _PACKED else "message_passing"
-    return getattr(import_module(f"mcover.annealing.{module}"), name)
+    return getattr(import_module("mcover.annealing.message_passing"), name)

@@ -24,6 +24,8 @@ from mcover.annealing.options import (
     Rule,
     Schedule,
     Temperatures,
+    bank_size,
+    couplings_of,
     schedule_of,
 )
 from mcover.annealing.problems import Problem, Signs, as_signs
@@ -162,8 +164,8 @@ class _Annealing:
         from mcover.annealing.states import state_bytes
 
         self.problem, self.options, self.reads, self.threads = problem, options, reads, threads
-        self.covers, self.bank = options.method.covers, options.bank_size(problem.sites)
-        self.temperatures, self.couplings = options.schedule.temperatures(), options.couplings()
+        self.covers, self.bank = options.method.covers, bank_size(options.method, problem.sites)
+        self.temperatures, self.couplings = options.schedule.temperatures(), couplings_of(options)
         if options.rule == "descent":
             self.temperatures = np.zeros_like(self.temperatures)
         self.points = _record_points(record, self.temperatures)

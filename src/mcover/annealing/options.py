@@ -42,16 +42,22 @@ class _Method(Tagged):
 
 @dataclass(frozen=True)
 class MCover(_Method, kind="mcover"):
-    """The M-cover: M copies whose weights are read along drawn routes."""
+    """The M-cover: M copies whose weights are read along drawn routes.
+
+    With a coupling the covers also attract each other: the joint weight is
+    exp(−E/T + γ/M Σ_{a<b} w_a·w_b), E the energy along the routes. The paper's method has none.
+    """
 
     covers: int = 3  # Number of covers M.
     topology: Topology = _RING  # Where routes are drawn from.
     bank: int | None = 10
     """Destinations S that are kept; None keeps all of them, which is the exact lift."""
     redraw_every: int | None = None  # Sweeps between redraws of the routes; None never redraws.
+    coupling: float = 0.0  # Attraction γ between covers, at most 300.
+    coupling_growth: float = 0.0  # γ is multiplied by 1 + this after every sweep.
 
     def __post_init__(self) -> None:
-        checks.check_count_fields(self, "covers", most=MAX_COVERS)
+        _check_coupled(self)
         as_topology(self.topology)
         checks.check_count_fields(self, "bank", "redraw_every", optional=True)
 
@@ -65,14 +71,18 @@ class RSA(_Method, kind="rsa"):
     coupling_growth: float = 0.0  # γ is multiplied by 1 + this after every sweep.
 
     def __post_init__(self) -> None:
-        checks.check_count_fields(self, "covers", most=MAX_COVERS)
-        checks.check_float_fields(self, "coupling", least=0, most=MAX_COUPLING)
-        checks.check_float_fields(self, "coupling_growth", least=-1, most=1000)
+        _check_coupled(self)
 
 
 @dataclass(frozen=True)
 class Vanilla(_Method, kind="vanilla"):
     """Plain simulated annealing of one copy."""
+
+
+def _check_coupled(method: MCover | RSA) -> None:
+    checks.check_count_fields(method, "covers", most=MAX_COVERS)
+    checks.check_float_fields(method, "coupling", least=0, most=MAX_COUPLING)
+    checks.check_float_fields(method, "coupling_growth", least=-1, most=1000)
 
 
 Method: TypeAlias = MCover | RSA | Vanilla
@@ -183,6 +193,32 @@ def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) 
     checks.check_memory(int(needed), f"{schedule!r}", "write fewer temperatures or sweeps")
 
 
+def couplings_of(options: AnnealOptions) -> NDArray[np.float64]:
+    """γ of every sweep."""
+    method, sweeps = options.method, np.arange(len(options.schedule.temperatures()))
+    if not method.coupling:
+        return np.zeros(len(sweeps))
+    with np.errstate(over="ignore"):
+        couplings = method.coupling * np.float64(1 + method.coupling_growth) ** sweeps
+    if not couplings.max() <= MAX_COUPLING:
+        raise McoverError(
+            f"the coupling grows from {method.coupling:g} to {couplings.max():.3g}; it "
+            f"must stay between 0 and {MAX_COUPLING:g}: write a smaller coupling_growth."
+        )
+    return couplings
+
+
+def bank_size(method: Method, sites: int) -> int:
+    """Destinations S that a method keeps for a problem with so many weights."""
+    bank = sites if method.bank is None else method.bank
+    if bank > sites:
+        raise McoverError(
+            f"bank is {bank}, but the problem has {sites} weights; write a bank of at most "
+            f"{sites}, or bank=None for all of them."
+        )
+    return bank
+
+
 @dataclass(frozen=True)
 class AnnealOptions:
     """How each read is annealed: the options of :func:`mcover.anneal`, which a result keeps."""
@@ -226,28 +262,10 @@ class AnnealOptions:
             raise McoverError(
                 f"order is {self.order!r}, but {self.rule} {why} and has no order; leave it out."
             )
-        self.couplings()
+        couplings_of(self)
 
-    def couplings(self) -> NDArray[np.float64]:
-        """γ of every sweep; zero but for RSA."""
-        method, sweeps = self.method, np.arange(len(self.schedule.temperatures()))
-        if not method.coupling:
-            return np.zeros(len(sweeps))
-        with np.errstate(over="ignore"):
-            couplings = method.coupling * np.float64(1 + method.coupling_growth) ** sweeps
-        if not couplings.max() <= MAX_COUPLING:
-            raise McoverError(
-                f"the coupling grows from {method.coupling:g} to {couplings.max():.3g}; it "
-                f"must stay between 0 and {MAX_COUPLING:g}: write a smaller coupling_growth."
-            )
-        return couplings
 
-    def bank_size(self, sites: int) -> int:
-        """Destinations S that are kept for a problem with so many weights."""
-        bank = sites if self.method.bank is None else self.method.bank
-        if bank > sites:
-            raise McoverError(
-                f"bank is {bank}, but the problem has {sites} weights; write a bank of at most "
-                f"{sites}, or bank=None for all of them."
-            )
-        return bank
+PAPER = AnnealOptions(
+    MCover(3, GaussianRing(3.0, shift=2), bank=10), LinearSchedule(0.4, 0.01, 1e-4)
+)
+"""The paper's perceptron: M = 3 covers, σ = 3, shift = 2, S = 10, and 3,901 temperatures."""

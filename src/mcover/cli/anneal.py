@@ -41,8 +41,8 @@ _METHOD_HELP = {
     "covers": "copies M (mcover, rsa)",
     "bank": "destinations S that are kept, or none for all (mcover)",
     "redraw_every": "sweeps after which routes are redrawn, or none for never (mcover)",
-    "coupling": "attraction between the replicas (rsa)",
-    "coupling_growth": "growth of the coupling per sweep (rsa)",
+    "coupling": "attraction between covers or replicas (mcover, rsa)",
+    "coupling_growth": "growth of the coupling per sweep (mcover, rsa)",
 }
 _RING_HELP = {
     "sigma": "width of the ring's kernel (mcover)",

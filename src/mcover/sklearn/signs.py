@@ -33,15 +33,8 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from mcover import Committee, GaussianRing, MCover, McoverError, anneal, checks
-from mcover.annealing import (
-    AnnealResult,
-    Method,
-    Schedule,
-    pack_above,
-    pack_signs,
-    packed_fields,
-    unpack_signs,
-)
+from mcover.annealing import AnnealResult, Method, Schedule
+from mcover.annealing.packed import pack_above, pack_signs, packed_fields, unpack_signs
 
 Signs = NDArray[np.int8]
 
