@@ -45,9 +45,9 @@ class Annealed(Tagged, kind="annealed"):
 
     def students(self, problem: Problem, seed: int) -> tuple[Students, dict[str, float]]:
         """Majority of the covers and every cover, of each read."""
-        begin = time.process_time()
-        unit = acceptance_temperature(problem, [seed, 2]) if self.automatic else 1.0
-        probed = time.process_time() - begin if self.automatic else 0.0
+        unit, probed = 1.0, 0.0
+        if self.automatic:
+            unit, probed = acceptance_temperature(problem, [seed, 2])
         high = self.start * unit
         step = (high - high / _COOLED) / (self.sweeps - 1)
         found = anneal(

@@ -163,7 +163,7 @@ class Study:
     """Gains are measured over the series of least mean outcome among these."""
     gains: tuple[str, ...] = ()
     """Series whose gains are tested; the gains of other series are only drawn."""
-    picture: Literal["lines", "outcomes", "growth", "times", "gain"] = "lines"
+    picture: Literal["lines", "outcomes", "growth", "times", "gain", "families"] = "lines"
     shows: Kind | None = None
     """Metrics that replace those of the kinds of trial (`rows.KINDS`)."""
     x_label: str = ""

@@ -18,7 +18,9 @@ from scipy.special import erfcx
 
 Floats = NDArray[np.float64]
 _LEAST = 1e-9
-_LARGEST = 1e8  # precision of a weight that is decided
+# Precision of a weight that is decided: beyond, one that is wrong can no longer be taken back.
+_LARGEST = 1e3
+_FAR = 1e3  # standard deviations below zero, beyond which cancellation would leave no digits
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,7 @@ def propagate(
         field = mean / variance - c
         kept = np.tanh(field)
         inverse = np.minimum(np.cosh(np.minimum(np.abs(field), 300.0)) ** 2, _LARGEST)
+        # A precision below zero may be asked for; the covariance would no longer be one.
         a = damping * a + (1 - damping) * np.clip(inverse - precision, _LEAST, None)
         c = damping * c + (1 - damping) * (kept * inverse - field)
 
@@ -74,8 +77,9 @@ def propagate(
         precision = np.maximum(1 / spread - b, _LEAST)
         middle = (g @ mean / spread - d) / precision
         root = np.sqrt(precision)
-        hazard = math.sqrt(2 / math.pi) / erfcx(-middle * root / math.sqrt(2))
-        narrowed = np.clip(1 - hazard * (middle * root + hazard), _LEAST, 1.0)
+        z = np.maximum(middle * root, -_FAR)
+        hazard = math.sqrt(2 / math.pi) / erfcx(-z / math.sqrt(2))
+        narrowed = np.clip(1 - hazard * (z + hazard), 0.5 / _FAR**2, 1.0)
         tilted = middle + hazard / root
         b = damping * b + (1 - damping) * np.maximum(precision / narrowed - precision, 0.0)
         d = damping * d + (1 - damping) * (tilted * precision / narrowed - middle * precision)

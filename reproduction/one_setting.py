@@ -1,0 +1,102 @@
+"""One setting for all families of the study `structured`: which one, and what it costs.
+
+A setting is chosen on the instances that candidates are compared on: the one of least geometric
+mean, over families, of TTS99 in core seconds. What it costs is measured on fresh instances: in each
+family the ratio of its TTS99 to that of the method's own best setting there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcover import statistics
+from mcover.statistics import Estimate
+from reproduction.planted import Annealed, PlantedTrial
+from reproduction.rows import Row, trial_id
+from reproduction.studies.structured import FAMILIES, ONE, SETTINGS, STRUCTURED, label_of
+from reproduction.study import Rows
+from reproduction.summary import Point, Summary, Table, text
+
+
+def score(rows: Sequence[Row]) -> float:
+    """TTS99 in core seconds with half a success and half a failure added, so that it is finite."""
+    cost = float(np.mean([row.outcome["core_seconds"] for row in rows]))
+    share = (sum(row.outcome["solved"] for row in rows) + 0.5) / (len(rows) + 1)
+    return cost * max(1.0, math.log(0.01) / math.log1p(-share))
+
+
+def choose(settings: Iterable[Annealed], rows: Rows) -> Annealed:
+    """The setting of least geometric mean over families; every one has the same instances."""
+    seeds = STRUCTURED.choosing["paper"].own_seeds
+
+    def mean(one: Annealed) -> float:
+        ids = [trial_id(PlantedTrial(family, one)) for family in FAMILIES.values()]
+        scores = [score([rows[name, seed] for seed in seeds]) for name in ids]
+        return float(np.exp(np.mean(np.log(scores))))
+
+    return min(settings, key=mean)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one setting costs a method over its own best, in the family where that is most."""
+
+    family: str
+    ratio: Estimate
+
+
+def costs(summary: Summary) -> Mapping[tuple[str, str], list[Cost]]:
+    """By method and kind of setting, a ratio of TTS99 for each family that has rows of both."""
+    places = {(point.cell.panel, point.cell.series): point for point in summary.points}
+    found: dict[tuple[str, str], list[Cost]] = {}
+    for series in SETTINGS:
+        for how in ("one setting", "one temperature"):
+            for family in FAMILIES:
+                own = places.get((family, series))
+                one = places.get((family, f"{series}, {how}"))
+                if own and one and own.rows and one.rows:
+                    found.setdefault((series, how), []).append(Cost(family, _ratio(one, own)))
+    return found
+
+
+def _ratio(one: Point, own: Point) -> Estimate:
+    seeds = sorted(set(one.values) & set(own.values))
+
+    def side(point: Point) -> tuple[list[bool], list[float]]:
+        solved = {row.seed: row.outcome["solved"] > 0 for row in point.rows}
+        return [solved[seed] for seed in seeds], [point.values[seed] for seed in seeds]
+
+    return statistics.paired_time_to_solution(side(one), side(own)).difference
+
+
+def table(summary: Summary) -> Table:
+    """The largest ratio of each method, with the family where it is."""
+    lines = []
+    for (series, how), of in costs(summary).items():
+        worst = max(of, key=lambda one: one.ratio.value)
+        middle = float(np.exp(np.mean(np.log([one.ratio.value for one in of]))))
+        setting = next(
+            point.cell.trial.solver  # type: ignore[attr-defined]
+            for point in summary.points
+            if point.cell.series == f"{series}, {how}"
+        )
+        lines.append(
+            (
+                *(series, label_of(setting), text(worst.ratio, ".3g"), worst.family),
+                *(f"{middle:.3g}", f"{len(of)}", f"{worst.ratio.n}"),
+            )
+        )
+    header = (
+        *("method", "setting", "largest ratio [95 % interval]", "where"),
+        *("geometric mean of ratios", "families", "n"),
+    )
+    return Table("One setting for all", header, tuple(lines))
+
+
+def chosen(rows: Rows) -> dict[str, Annealed]:
+    """What `choose` gives for each method; `structured.ONE` has to be the same."""
+    return {series: choose(SETTINGS[series].values(), rows) for series in ONE}
