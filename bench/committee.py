@@ -45,11 +45,11 @@ class Epoch:
         method: Method = SGD()
         if bank:
             method = Lifted(covers=covers)
-            routing = mcover.Directed(bank=bank, destinations=None)
+            routing = mcover.Directed(bank, destinations=None, redraw_every=None)
             model = mcover.lift(model, covers, mcover.Uniform(), routing, seed=0)
         elif covers > 1:
             method = RSGD(covers=covers)
-            model = mcover.lift(model, covers, mcover.Identity(), seed=0)
+            model = mcover.lift(model, covers, mcover.Identity(), "messages", seed=0)
         training = Training(10**6, BATCH, 1.0, 0.0, stop_loss=0.0)
         self.loop = Loop(model, patterns(), training, method, 0)
         if not fused:

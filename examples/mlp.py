@@ -37,7 +37,7 @@ def main() -> None:
 
     # Changed: the model becomes M covers of itself,
     ring = mcover.GaussianRing(sigma=1.5, shift=2)
-    model = mcover.lift(model, covers=given.covers, topology=ring, seed=0)
+    model = mcover.lift(model, covers=given.covers, topology=ring, routing="messages", seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
     for epoch in range(1, given.epochs + 1):
         for batch in torch.randperm(len(labels)).split(given.batch):

@@ -183,7 +183,7 @@ def test_what_is_selected_and_what_is_skipped():
         (lambda: binary.binarize(binary.binarize(nn.Linear(2, 2))), "parametrized already"),
         (lambda: binary.binarize(nn.Embedding(3, 2, padding_idx=0), select="weight"), "padding"),
         (
-            lambda: binary.binarize(lift(nn.Linear(4, 2), 2, Uniform(), seed=0)),
+            lambda: binary.binarize(lift(nn.Linear(4, 2), 2, Uniform(), "messages", seed=0)),
             r"lift\(binarize\(model\)",
         ),
         (lambda: binary.clip_latents(nn.Linear(2, 2)), "no latent weights"),
@@ -200,7 +200,7 @@ def test_bad_input_is_refused(make, match):
 
 def test_latents_are_clipped_and_snapped_in_place_also_those_of_covers():
     student = binary.binarize(tiny(Perceptron)[0])
-    covered = lift(student, 3, Uniform(), noise="400%", seed=0)
+    covered = lift(student, 3, Uniform(), "messages", noise="400%", seed=0)
     for model in (student, covered):
         latents = binary.latents(model)
         before = {name: latent.detach().clone() for name, latent in latents.items()}
@@ -300,7 +300,7 @@ def test_one_cover_is_the_base_and_without_mixing_covers_are_models(kind, routin
                                      {"ternary": True, "scale": "channel"}])  # fmt: skip
 def test_weights_of_all_covers_can_be_looked_at(options):
     student = binary.binarize(tiny(Perceptron)[0], **options)
-    covered = lift(student, 3, Uniform(), noise="50%", seed=0)
+    covered = lift(student, 3, Uniform(), "messages", noise="50%", seed=0)
     for k in range(3):
         torch.testing.assert_close(covered.net.middle.weight[k], covered.cover(k).middle.weight)
     with pytest.raises(McoverError, match="called by itself"):
@@ -355,7 +355,7 @@ def test_training_moves_latents_and_flips_signs(routing):
 @pytest.mark.parametrize("policy", ["latents", "signs"])
 def test_equal_covers_collapse_to_themselves(policy, options):
     models = [binary.binarize(tiny(Convolutional, 3)[0], **options) for _ in range(4)]
-    net = quiet(lift(models[0], models, Uniform(), seed=0), policy)
+    net = quiet(lift(models[0], models, Uniform(), "messages", seed=0), policy)
     assert not net.training
     assert type(net) is type(models[0])
     for name, value in net.state_dict().items():
@@ -366,7 +366,7 @@ def test_equal_covers_collapse_to_themselves(policy, options):
 @pytest.mark.parametrize("covers", [3, 4])
 def test_the_majority_of_signs_entry_by_entry(covers, scale):
     models = [binary.binarize(tiny(Perceptron, k)[0], scale=scale) for k in range(covers)]
-    net = binary.collapse(lift(models[0], models, Uniform(), seed=0), "signs")
+    net = binary.collapse(lift(models[0], models, Uniform(), "messages", seed=0), "signs")
     each = [binary.binarize(tiny(Perceptron, k)[0]).middle.weight for k in range(covers)]
     got = signs(net.middle.parametrizations.weight.original)
     ties = 0
@@ -384,7 +384,7 @@ def test_the_majority_of_signs_entry_by_entry(covers, scale):
 @pytest.mark.parametrize("scale", [None, "channel"])
 def test_the_most_frequent_of_three_values(scale):
     models = [binary.binarize(tiny(Perceptron, k)[0], ternary=True, scale=scale) for k in range(4)]
-    net = binary.collapse(lift(models[0], models, Uniform(), seed=0), "signs")
+    net = binary.collapse(lift(models[0], models, Uniform(), "messages", seed=0), "signs")
     each = [torch.sign(model.middle.weight) for model in models]
     got = torch.sign(net.middle.weight)
     for index in np.ndindex(*got.shape):
@@ -396,7 +396,7 @@ def test_the_most_frequent_of_three_values(scale):
 
 def test_the_mean_of_latents_and_the_best_cover():
     models = [binary.binarize(tiny(Perceptron, k)[0]) for k in range(3)]
-    covered = lift(models[0], models, Uniform(), seed=0)
+    covered = lift(models[0], models, Uniform(), "messages", seed=0)
     x = torch.randn(32, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     mean = binary.collapse(covered)
     for name, value in mean.state_dict().items():
@@ -419,7 +419,7 @@ def test_a_single_output_is_scored_by_its_sign():
             binary.latents(model)["parametrizations.weight.original"].fill_(0.5)[0, k] = -0.5
     x = torch.where(torch.rand(64, 5, generator=torch.Generator().manual_seed(0)) < 0.5, -1.0, 1.0)
     y = signs(models[1](x)).flatten()
-    covered = lift(models[0], models, Uniform(), seed=0)
+    covered = lift(models[0], models, Uniform(), "messages", seed=0)
     for target in (y, (y > 0).long()):
         best = binary.collapse(covered, "best", held_out=[(x, target)])
         assert torch.equal(best.weight, models[1].weight)
@@ -428,7 +428,7 @@ def test_a_single_output_is_scored_by_its_sign():
 @pytest.mark.parametrize("policy", ["latents", "signs", "best"])
 def test_norms_are_recalibrated_or_a_warning_is_given(policy):
     model, x = tiny(Convolutional)
-    covered = lift(binary.binarize(model), 3, Uniform(), noise="50%", seed=0)
+    covered = lift(binary.binarize(model), 3, Uniform(), "messages", noise="50%", seed=0)
     covered(x)
     held = {"held_out": [(x, torch.zeros(len(x)))]} if policy == "best" else {}
     with pytest.warns(McoverWarning, match="batch-norms are those of the covers"):
@@ -436,7 +436,7 @@ def test_norms_are_recalibrated_or_a_warning_is_given(policy):
     net = binary.collapse(covered, policy, loader=[x], **held)
     torch.testing.assert_close(net.norm.running_mean, net.first(x).mean((0, 2, 3)))
     assert not net.training
-    apart = lift(binary.binarize(model), 3, Identity(), seed=0)
+    apart = lift(binary.binarize(model), 3, Identity(), "messages", seed=0)
     if policy == "best":  # statistics of the cover itself
         binary.collapse(apart, policy, **held)
 
@@ -458,7 +458,7 @@ def test_norms_are_recalibrated_or_a_warning_is_given(policy):
     ],
 )  # fmt: skip
 def test_bad_policies_are_refused(options, match):
-    covered = lift(binary.binarize(tiny(Perceptron)[0]), 2, Uniform(), seed=0)
+    covered = lift(binary.binarize(tiny(Perceptron)[0]), 2, Uniform(), "messages", seed=0)
     with pytest.raises(McoverError, match=match):
         binary.collapse(covered, **options)
 
@@ -467,7 +467,7 @@ def test_only_covers_of_binarized_models_collapse_so():
     with pytest.raises(McoverError, match=r"binary\.binarize"):
         binary.collapse(nn.Linear(2, 2))
     with pytest.raises(McoverError, match="no latent weights"):
-        binary.collapse(lift(nn.Linear(4, 2), 2, Uniform(), seed=0))
+        binary.collapse(lift(nn.Linear(4, 2), 2, Uniform(), "messages", seed=0))
     covered = lift(binary.binarize(tiny(Recurrent)[0]), 2, Uniform(), "directed", seed=0)
     with pytest.raises(McoverError, match="bake"):
         binary.bake(covered)

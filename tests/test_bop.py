@@ -71,7 +71,7 @@ def problem(rest=None, covers=3, seed=0):
         net = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), binary.Sign(), nn.Linear(12, 2))
         x = torch.randn(32, 6)
     student = binary.binarize(net, estimator="identity")
-    covered = lift(student, covers, Uniform(), noise="50%", seed=0)
+    covered = lift(student, covers, Uniform(), "messages", noise="50%", seed=0)
     binary.snap_latents(covered)
     other = None if rest is None else RESTS[rest](binary.others(covered))
     optimizer = Bop(binary.latents(covered).values(), lr=0.1, threshold=1e-3, rest=other)

@@ -98,10 +98,12 @@ def test_a_shared_buffer_that_is_written_to_is_named():
                 self.count = write(self.count)
                 return self.inner(x)
 
-        covered = lift(Writes(), 3, RING, buffers=[], seed=0)
+        covered = lift(Writes(), 3, RING, "messages", buffers=[], seed=0)
         with pytest.raises(McoverError, match=r"writes to its buffer 'count'.*buffers=\['count'\]"):
             covered(torch.ones(2, 6))
-        assert lift(Writes(), 3, RING, seed=0)(torch.ones(2, 6)).shape == (3, 2, 3), name
+        assert lift(Writes(), 3, RING, "messages", seed=0)(torch.ones(2, 6)).shape == (3, 2, 3), (
+            name
+        )
 
 
 def test_buffers_that_are_named_are_kept_for_each_cover_and_others_shared():
@@ -116,7 +118,7 @@ def test_buffers_that_are_named_are_kept_for_each_cover_and_others_shared():
 
     x = doubles(4, 6).float()
     for named in ("norm", ["norm.*"]):
-        covered = lift(Scaled(), 3, RING, buffers=named, seed=0)
+        covered = lift(Scaled(), 3, RING, "messages", buffers=named, seed=0)
         assert covered(x).shape == (3, 4, 3)
         assert covered.state == (
             "norm.running_mean",
@@ -124,7 +126,7 @@ def test_buffers_that_are_named_are_kept_for_each_cover_and_others_shared():
             "norm.num_batches_tracked",
         )
         assert covered.net.table.shape == (3,)
-    covered = lift(Scaled(), 3, RING, buffers="norm.running_*", seed=0)
+    covered = lift(Scaled(), 3, RING, "messages", buffers="norm.running_*", seed=0)
     with pytest.raises(McoverError, match=r"buffers=\['norm.num_batches_tracked'\]"):
         covered(x)
 
@@ -141,13 +143,13 @@ def test_a_sparse_buffer_that_is_assigned_is_named():
             return self.graph @ self.inner(x)
 
     with pytest.raises(McoverError, match=r"writes to its buffer 'graph'.*make it dense"):
-        lift(Assigns(), 3, RING, seed=0)(torch.ones(4, 6))
+        lift(Assigns(), 3, RING, "messages", seed=0)(torch.ones(4, 6))
 
 
 def test_running_averages_of_covers_with_batch_norm():
     from torch.optim.swa_utils import AveragedModel, update_bn
 
-    covered = lift(mlp(nn.BatchNorm1d(8)), 3, RING, seed=0)
+    covered = lift(mlp(nn.BatchNorm1d(8)), 3, RING, "messages", seed=0)
     batches = [doubles(4, 6, seed=k) for k in range(3)]
     average = AveragedModel(covered)
     average.update_parameters(covered)

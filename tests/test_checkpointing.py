@@ -70,7 +70,7 @@ def test_checkpointing_inside_a_directed_lift_computes_each_forward_again(reentr
     [(False, "is in force inside the model at 'b'"), (True, "the layer 'b'.*outside")],
 )
 def test_checkpointing_around_a_layer_that_mixes_is_refused(reentrant, message):
-    covered = lift(Checkpointed(reentrant).double(), 3, RING, seed=0)
+    covered = lift(Checkpointed(reentrant).double(), 3, RING, "messages", seed=0)
     with pytest.raises(McoverError, match=message):
         covered(doubles(4, 6)).sum().backward()
 

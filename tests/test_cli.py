@@ -1,5 +1,6 @@
 """The commands as a user types them: what they print, write and refuse."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from mcover import RSA, GaussianRing, LinearSchedule, MCover, Uniform, Vanilla
 from mcover.annealing import AnnealResult, BetaSchedule, CustomSchedule, GeometricSchedule
 from mcover.checks import cpus, memory_limit
 from mcover.cli import main
+from mcover.extras import install
 
 PNG = b"\x89PNG"
 SHORT = ["--schedule", "linear:0.4:0.01:0.01"]
@@ -139,13 +141,13 @@ def test_demo_compares_the_methods(tmp_path, capsys):
 
 
 def test_without_optional_packages_the_commands_name_the_extras(tmp_path, capsys, monkeypatch):
-    for module in ("mcover.cli.demo", "mcover.cli.tables"):
+    for module in ("mcover.cli.demo", "mcover.cli.output"):
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     main(f"demo --n 21 --trials 2 --output {tmp_path}".split())
     main(["anneal", "perceptron", "--n", "21", *SHORT, "--output", str(tmp_path / "run")])
     printed = capsys.readouterr().out
-    assert printed.count("pip install 'mcover[plot]'") == 3
-    assert "pip install 'mcover[sklearn]'" in printed
+    assert printed.count(install("plot")) == 3
+    assert install("sklearn") in printed
     assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
 
 
@@ -154,7 +156,7 @@ def test_figures_without_matplotlib_name_the_extra(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'mcover\[plot\]'"):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install("plot"))):
         topology_figure(Uniform(), 3)
 
 

@@ -40,14 +40,14 @@ def test_without_noise_the_collapse_is_the_base_model(kind, routing):
 @pytest.mark.parametrize("kind", **NAMES)
 def test_equal_covers_collapse_to_themselves(kind):
     models = [tiny(kind, seed=3)[0] for _ in range(4)]
-    covered = lift(tiny(kind)[0], models, RING, seed=0)
+    covered = lift(tiny(kind)[0], models, RING, "messages", seed=0)
     net = covered.collapse()
     assert_equal_states(net.state_dict(), models[0].state_dict(), rtol=1e-14, atol=1e-15)
 
 
 def test_the_mean_is_over_covers_and_covers_can_be_taken_out():
     models = [tiny(Perceptron, seed)[0] for seed in range(3)]
-    covered = lift(models[0], models, RING, seed=0)
+    covered = lift(models[0], models, RING, "messages", seed=0)
     mean = covered.collapse().state_dict()
     for name in mean:
         want = torch.stack([model.state_dict()[name] for model in models]).mean(0)
@@ -61,7 +61,7 @@ def test_other_methods_sign_and_functions():
     models = [nn.Linear(3, 2) for _ in range(3)]
     for model, values in zip(models, ([-1.0, 1, 1], [1.0, 1, -1], [-1.0, 1, -1]), strict=True):
         model.weight.data[:] = torch.tensor(values)
-    covered = lift(models[0], models, Uniform(), seed=0)
+    covered = lift(models[0], models, Uniform(), "messages", seed=0)
     assert covered.collapse("sign").weight.tolist() == [[-1.0, 1.0, -1.0]] * 2
     last = covered.collapse(lambda stack: stack[-1])
     assert torch.equal(last.weight, models[2].weight)
@@ -73,7 +73,7 @@ def test_other_methods_sign_and_functions():
 
 def test_tied_weights_stay_tied():
     model, x = tiny(Transformer)
-    covered = lift(model, 3, RING, noise=0.3, seed=0)
+    covered = lift(model, 3, RING, "messages", noise=0.3, seed=0)
     for net in (covered.collapse(), covered.cover(1)):
         assert net.head.weight is net.embed.weight
         assert net.head.weight.shape == (6, 4)
@@ -82,7 +82,7 @@ def test_tied_weights_stay_tied():
 
 def test_collapse_shares_nothing_with_the_covers():
     model, x = tiny(Convolutional)
-    covered = lift(model, 3, RING, seed=0)
+    covered = lift(model, 3, RING, "messages", seed=0)
     before = copy.deepcopy(covered.state_dict())
     net = covered.collapse()
     optimizer = torch.optim.SGD(net.train().parameters(), lr=1.0)
@@ -95,7 +95,7 @@ def test_collapse_shares_nothing_with_the_covers():
 def test_collapse_keeps_what_is_trained_and_the_mode_of_the_covers():
     model = tiny(Perceptron)[0]
     model.hidden.weight.requires_grad_(False)
-    covered = lift(model, 3, RING, seed=0)
+    covered = lift(model, 3, RING, "messages", seed=0)
     net = covered.collapse()
     assert [p.requires_grad for p in net.parameters()] == [
         p.requires_grad for p in model.parameters()
@@ -105,7 +105,7 @@ def test_collapse_keeps_what_is_trained_and_the_mode_of_the_covers():
 
 def test_running_statistics_are_averaged_or_computed_anew():
     model, x = tiny(Convolutional)
-    covered = lift(model, 3, RING, noise=0.5, seed=0)
+    covered = lift(model, 3, RING, "messages", noise=0.5, seed=0)
     for _ in range(3):
         covered(x)
     stats = covered.net.norm.running_mean.clone()
@@ -121,7 +121,7 @@ def test_running_statistics_are_averaged_or_computed_anew():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_values_that_are_not_finite_are_refused_by_name(bad):
-    covered = lift(tiny(Perceptron)[0], 3, RING, seed=0)
+    covered = lift(tiny(Perceptron)[0], 3, RING, "messages", seed=0)
     covered.net.middle.weight.data[1, 0, 0] = bad
     with pytest.raises(McoverError, match=r"'middle.weight' .* \(in covers \[1\]\)"):
         covered.collapse()
@@ -130,7 +130,7 @@ def test_values_that_are_not_finite_are_refused_by_name(bad):
 
 
 def test_running_statistics_that_are_not_finite_are_refused():
-    covered = lift(tiny(Convolutional)[0], 3, RING, seed=0)
+    covered = lift(tiny(Convolutional)[0], 3, RING, "messages", seed=0)
     covered.net.norm.running_var[2] = float("nan")
     with pytest.raises(McoverError, match=r"'norm.running_var'"):
         covered.collapse()

@@ -94,14 +94,14 @@ class Embedding(torch.utils.data.Dataset):
 
 
 def test_workers_of_a_data_loader_run_a_covered_model():
-    covered = lift(mlp(), 3, RING, seed=0).eval()
+    covered = lift(mlp(), 3, RING, "messages", seed=0).eval()
     loader = torch.utils.data.DataLoader(Embedding(covered), batch_size=2, num_workers=1)
     want = torch.stack([Embedding(covered)[k] for k in range(4)])
     torch.testing.assert_close(torch.cat(list(loader)), want)
 
 
 def test_changes_to_the_covered_models_own_modules_are_followed():
-    covered = lift(mlp(nn.Dropout(0.9)), 3, RING, seed=0)
+    covered = lift(mlp(nn.Dropout(0.9)), 3, RING, "messages", seed=0)
     x, seen = doubles(4, 6), []
     covered(x)
     covered.net[1].p = 0.0

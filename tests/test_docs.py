@@ -8,6 +8,7 @@ import tomllib
 
 import pytest
 
+import mcover
 from mcover.cli.main import _parser as mcover_parser
 from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, QUANTIZERS, ROOT, blocks, printed, shown
 from reproduction.__main__ import _parser as reproduction_parser
@@ -67,11 +68,14 @@ def test_the_commands_of_a_page_exist(page):
                 assert importlib.util.find_spec(module)
             case ["make", *asked]:
                 assert set(asked) <= targets
-            case ["pip", "install", "-e", what, "-r", file]:
-                assert (ROOT / file).is_file()
+            case ["pip", "install", torch, "--index-url", _]:
+                assert torch in text_of("constraints.txt").splitlines()
+            case ["pip", "install", "-c", constraints, *options]:
+                assert (ROOT / constraints).is_file()
+                what, *others = [word for word in options if word != "-e"]
+                assert what.startswith((".", f"dist/mcover-{mcover.__version__}-py3-none-any.whl"))
                 assert set(re.findall(r"[\w-]+", what.partition("[")[2])) <= set(extras)
-            case ["pip", "install", what]:
-                assert set(re.findall(r"[\w-]+", what.partition("[")[2])) <= set(extras)
+                assert others in ([], ["-r", "reproduction/requirements.txt"])
             case ["python", script, *_]:
                 assert (ROOT / script).is_file()
             case []:
@@ -131,7 +135,8 @@ def test_every_page_is_in_the_site():
     listed = set()
     for page, block in tocs:
         entries = [e for e in block.text.splitlines() if e.strip() and not e.startswith(":")]
-        listed |= {((ROOT / page).parent / entry).resolve() for entry in entries}
+        files = [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries]
+        listed |= {((ROOT / page).parent / file).resolve() for file in files}
     pages = {(ROOT / page).with_suffix("").resolve() for page in [*MARKDOWN[1:], NOTEBOOK]}
     assert pages - {(ROOT / "docs/index").resolve()} == listed
 

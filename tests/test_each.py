@@ -110,7 +110,7 @@ def test_keywords_and_plain_values_reach_the_model():
             first, second = pair
             return {"sum": scale * self.inner(first + second) + shift, "scale": scale}
 
-    covered = lift(Scaled(), 4, Identity(), noise=0.5, seed=0)
+    covered = lift(Scaled(), 4, Identity(), "messages", noise=0.5, seed=0)
     draw = torch.Generator().manual_seed(0)
     a, b, shift = (torch.randn(4, 5, n, generator=draw) for n in (3, 3, 2))
     out = covered.each((a, b), shift=shift, scale=2.5)
@@ -129,7 +129,7 @@ def test_it_counts_as_a_training_forward():
 
 
 def test_inputs_without_covers_in_front_are_refused():
-    covered = lift(nn.Linear(4, 2), 3, Uniform(), seed=0)
+    covered = lift(nn.Linear(4, 2), 3, Uniform(), "messages", seed=0)
     with pytest.raises(McoverError, match=r"3 covers first, and got a tensor of shape \(5, 4\)"):
         covered.each(torch.zeros(5, 4))
     with pytest.raises(McoverError, match=r"got a tensor of shape \(\)"):
@@ -139,7 +139,7 @@ def test_inputs_without_covers_in_front_are_refused():
 
 
 def test_losses_of_covers_on_their_own_targets():
-    covered = lift(nn.Linear(4, 3), 5, RING, noise=0.5, seed=0)
+    covered = lift(nn.Linear(4, 3), 5, RING, "messages", noise=0.5, seed=0)
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(5, 6, 4, generator=draw), torch.randint(0, 3, (5, 6), generator=draw)
     outputs = covered.each(x)

@@ -179,7 +179,7 @@ def test_a_fold_is_saved_loaded_and_copied(tmp_path):
 
 def test_the_baked_collapse_of_covers_folds_as_well():
     x = inputs((60, 70), False)
-    covered = lift(settled(dense(), x).train(), 3, Uniform(), noise="50%", seed=0)
+    covered = lift(settled(dense(), x).train(), 3, Uniform(), "messages", noise="50%", seed=0)
     covered(x)
     student = binary.collapse(covered, "signs", loader=[x])
     folded = binary.fold(student)

@@ -138,7 +138,7 @@ def test_a_model_that_begins_to_change_its_input_is_refused():
         def forward(self, x):
             return self.out(x if self.norm.momentum == 0.1 else x.mul_(2))
 
-    covered = lift(Sometimes(), 3, RING, seed=0)
+    covered = lift(Sometimes(), 3, RING, "messages", seed=0)
     covered(torch.ones(4, 6))
     covered.net.norm.momentum = 0.2
     with pytest.raises(McoverError, match=r"changed its input in place.*x\.clone\(\)"):

@@ -131,7 +131,7 @@ def test_blocks_of_uneven_size_and_more_blocks_than_inputs():
 
 
 def test_tied_weights_are_one_stack_with_two_mixers():
-    covered = lift(tiny(Transformer)[0], 3, Uniform(), seed=0)
+    covered = lift(tiny(Transformer)[0], 3, Uniform(), "messages", seed=0)
     assert covered.net.head.weight is covered.net.embed.weight
     assert covered.net.embed.weight.shape == (3, 6, 4)
     mixers = covered.mixers()

@@ -94,7 +94,7 @@ def test_an_input_that_does_not_fit_is_torchs_error_at_the_line_of_the_model(lay
             return self.inner(x)  # this line is at fault
 
     with pytest.raises(RuntimeError) as caught:
-        lift(Wrong(), 3, RING, seed=0)(torch.ones(*x))
+        lift(Wrong(), 3, RING, "messages", seed=0)(torch.ones(*x))
     assert "this line is at fault" in "".join(traceback.format_tb(caught.tb))
 
 
@@ -107,7 +107,7 @@ def test_gradients_inside_a_forward_are_refused_where_covers_meet():
 
     base, x = Slope(), torch.randn(2, 4)
     with pytest.raises(McoverError, match=r"computes gradients in its forward.*routing='directed'"):
-        lift(base, 3, RING, seed=0)(x)
+        lift(base, 3, RING, "messages", seed=0)(x)
     directed = lift(base, 3, RING, "directed", noise=0, seed=0)
     torch.testing.assert_close(directed(x)[1], base(x))
 
@@ -118,7 +118,7 @@ def test_a_model_that_goes_around_its_layers_is_refused():
             return x @ self.a.weight.T
 
     with pytest.raises(McoverError, match="no covers met"):
-        lift(Around(), 3, RING, seed=0)(torch.ones(2, 4))
+        lift(Around(), 3, RING, "messages", seed=0)(torch.ones(2, 4))
 
 
 class Scaled(nn.Module):
@@ -138,21 +138,21 @@ class OwnForward(nn.Linear):
 
 
 def test_layers_that_are_registered_mix_and_subclasses_do_by_themselves():
-    covered = lift(nn.Sequential(OwnForward(6, 8)), 3, RING, noise=0.5, seed=0)
+    covered = lift(nn.Sequential(OwnForward(6, 8)), 3, RING, "messages", noise=0.5, seed=0)
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     got = covered(x)
-    plain = lift(nn.Sequential(nn.Linear(6, 8)), 3, RING, noise=0.5, seed=0)
+    plain = lift(nn.Sequential(nn.Linear(6, 8)), 3, RING, "messages", noise=0.5, seed=0)
     plain.load_state_dict(covered.state_dict())
     assert torch.equal(plain.mixers()["0"], covered.mixers()["0"])
     torch.testing.assert_close(got, plain(x) + 1)
     with pytest.raises(McoverError, match=r"nothing in this model would mix.*Scaled"):
-        lift(Scaled(), 3, RING, seed=0)
+        lift(Scaled(), 3, RING, "messages", seed=0)
     register(Scaled, lambda layer: [Shape(*layer.weight.shape)])
     try:
-        covered = lift(Scaled(), 3, RING, noise=0.5, seed=0)
+        covered = lift(Scaled(), 3, RING, "messages", noise=0.5, seed=0)
         x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         same = nn.Linear(8, 3, bias=False)
-        plain = lift(same, 3, RING, noise=0.5, seed=0)
+        plain = lift(same, 3, RING, "messages", noise=0.5, seed=0)
         with torch.no_grad():
             plain.net.weight.copy_(2 * covered.net.weight)
         torch.testing.assert_close(covered(x), plain(x))
@@ -170,7 +170,7 @@ def test_the_report_counts_what_was_really_called():
         def forward(self, x):
             return self.a(x) + x @ self.b.weight.T
 
-    covered = lift(Unused(), 3, RING, seed=0)
+    covered = lift(Unused(), 3, RING, "messages", seed=0)
     treatments = {row.name: row.treatment for row in covered.report().rows}
     assert treatments == {"a": "mixed", "b": "mixed", "c": "mixed"}
     with pytest.warns(McoverWarning, match=r"met at 1 layers of 3: not at \['b', 'c'\]"):
@@ -211,7 +211,7 @@ def test_computed_weights_mix_train_and_collapse(routing, kind, method):
 
 
 def test_causal_attention_wants_its_mask_as_in_torch():
-    covered = lift(nn.MultiheadAttention(4, 2), 3, RING, seed=0)
+    covered = lift(nn.MultiheadAttention(4, 2), 3, RING, "messages", seed=0)
     x = torch.zeros(5, 2, 4)
     with pytest.raises(RuntimeError, match="Need attn_mask"):
         covered(x, x, x, is_causal=True, need_weights=False)

@@ -244,10 +244,16 @@ GOOD = np.ones((3, 5)), np.ones(3)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: amp(np.ones(5), GOOD[1]), r"patterns must have shape .*got \(5,\)"),
-        (lambda: amp(GOOD[0], np.ones((3, 1))), r"labels must have shape \(3\)"),
-        (lambda: amp(GOOD[0], np.ones(4)), r"labels must have shape \(3\)"),
-        (lambda: amp(np.ones((3, 0)), GOOD[1]), "patterns must have shape"),
+        (lambda: amp(np.ones(5), GOOD[1]), r"patterns is an array of shape \(5,\)"),
+        (
+            lambda: amp(GOOD[0], np.ones((3, 1))),
+            r"labels is an array of shape .*write one of shape \(3,\)",
+        ),
+        (
+            lambda: amp(GOOD[0], np.ones(4)),
+            r"labels is an array of shape .*write one of shape \(3,\)",
+        ),
+        (lambda: amp(np.ones((3, 0)), GOOD[1]), "patterns is an array of shape"),
         (lambda: amp(np.zeros((3, 5)), GOOD[1]), "patterns must be -1 or"),
         (lambda: amp(GOOD[0], [1, math.nan, 1]), "labels must be -1 or"),
         (lambda: amp([["a"]], [1]), r"patterns must be an array of -1 and \+1"),

@@ -62,7 +62,7 @@ def test_modes_of_torch_belong_to_a_cover(routing):
 
 
 def test_layers_in_double_precision_stay_so_under_autocast():
-    covered = lift(mlp(), 3, RING, seed=0)
+    covered = lift(mlp(), 3, RING, "messages", seed=0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert covered(doubles(2, 6)).dtype == torch.float64
 

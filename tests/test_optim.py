@@ -377,7 +377,7 @@ def training(kind, covered):
 @pytest.mark.parametrize("kind", [ReplicatedSGD, ElasticSGD, EntropySGD])
 def test_a_covered_model_trains_and_collapses(kind, model):
     base, _ = tiny(model)
-    covered = lift(base, covers=3, topology=Identity(), noise=0.05, seed=0)
+    covered = lift(base, covers=3, topology=Identity(), routing="messages", noise=0.05, seed=0)
     x = torch.cat([tiny(model, seed)[1] for seed in range(6)])
     y = (x.flatten(1).sum(1) > 0).long()
     optimizer = training(kind, covered)

@@ -96,7 +96,7 @@ def test_rsgd_of_one_cover_is_the_base_optimizer():
         (torch.optim.Adam, {"betas": (0.8, 0.9)}),
     ]:
         model, x = tiny(Perceptron)
-        covered = lift(model, 1, Identity(), seed=0)
+        covered = lift(model, 1, Identity(), "messages", seed=0)
         plain = base(model.parameters(), lr=0.05, **options)
         own = ReplicatedSGD(covered.stacks().values(), 0.05, steps=5, base=base, **options)
         for _ in range(5):
@@ -151,7 +151,7 @@ def test_automatic_coupling_needs_a_loss_and_a_distance():
     for wrong in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(McoverError, match=r"loss at the start is .* positive"):
             optimizer.start(wrong)
-    covered = lift(tiny(Perceptron)[0].float(), 3, Identity(), noise=0.0, seed=0)
+    covered = lift(tiny(Perceptron)[0].float(), 3, Identity(), "messages", noise=0.0, seed=0)
     optimizer = ReplicatedSGD(covered.stacks().values(), 0.01, steps=100)
     with pytest.raises(McoverError, match=r"equal at the start.*noise"):
         optimizer.start(1.0)
@@ -159,7 +159,7 @@ def test_automatic_coupling_needs_a_loss_and_a_distance():
 
 def test_the_default_coupling_joins_the_covers_by_the_end_of_training():
     model, x = tiny(Perceptron)
-    covered = lift(model, 4, Identity(), noise=0.1, seed=0)
+    covered = lift(model, 4, Identity(), "messages", noise=0.1, seed=0)
     optimizer = ReplicatedSGD(covered.stacks().values(), 0.1, steps=40)
 
     def closure():
@@ -268,7 +268,7 @@ def test_elastic_does_not_oscillate_away_when_the_coupling_is_strong(rho):
 
 def test_elastic_collapses_at_its_centre_and_returns():
     model, x = tiny(Perceptron)
-    covered = lift(model, 3, Identity(), noise=0.3, seed=0)
+    covered = lift(model, 3, Identity(), "messages", noise=0.3, seed=0)
     optimizer = ElasticSGD(covered.stacks().values(), 0.1, coupling=1.0)
     at_start = covered.collapse()
     with optimizer.at_centre():

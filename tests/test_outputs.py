@@ -74,13 +74,13 @@ def test_outputs_of_different_shapes_are_refused():
     models = [Ragged() for _ in range(2)]
     for sign, model in zip((1, -1), models, strict=True):
         nn.init.constant_(model.inner.weight, sign)
-    covered = lift(models[0], models, mcover.Identity(), seed=0)
+    covered = lift(models[0], models, mcover.Identity(), "messages", seed=0)
     with pytest.raises(McoverError, match="which cannot be stacked"):
         covered(torch.ones(5, 4))
 
 
 def test_the_signature_is_the_base_models():
-    covered = lift(Nested(), 3, RING, seed=0)
+    covered = lift(Nested(), 3, RING, "messages", seed=0)
     assert str(inspect.signature(covered.forward)) == "(x, *, scale=1.0)"
 
 

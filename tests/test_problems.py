@@ -140,10 +140,19 @@ def test_files_that_unpack_to_more_than_memory_allows_are_refused(tmp_path, monk
     [
         (lambda: Perceptron([[0, 1]], [1]), r"patterns must be -1 or \+1.*2 \* patterns - 1"),
         (lambda: Perceptron([[1, 1]], [2]), "labels must be"),
-        (lambda: Perceptron([1, 1], [1]), r"patterns must have shape \(any, any\)"),
-        (lambda: Perceptron([[1, 1]], [1, 1]), r"labels must have shape \(1\)"),
-        (lambda: Perceptron(np.ones((0, 3)), []), "patterns must have shape"),
-        (lambda: Perceptron([[1, 1]], [1], teacher=[1]), r"teacher must have shape \(2\)"),
+        (
+            lambda: Perceptron([1, 1], [1]),
+            r"patterns is an array of shape .*write one of shape \(any, any\)",
+        ),
+        (
+            lambda: Perceptron([[1, 1]], [1, 1]),
+            r"labels is an array of shape .*write one of shape \(1,\)",
+        ),
+        (lambda: Perceptron(np.ones((0, 3)), []), "patterns is an array of shape"),
+        (
+            lambda: Perceptron([[1, 1]], [1], teacher=[1]),
+            r"teacher is an array of shape .*write one of shape \(2,\)",
+        ),
         (lambda: Perceptron([[1, float("nan")]], [1]), "patterns must be"),
         (lambda: Committee([[1, 1]], [1], hidden=0), "hidden is 0"),
         (lambda: Committee([[1, 1]], [1], hidden=1.5), "hidden is 1.5"),

@@ -8,6 +8,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import mcover
+from mcover.extras import install
 
 FILE = Path(__file__).with_name("public_api.txt")
 SOURCE = Path(mcover.__file__).parent
@@ -165,7 +167,7 @@ def test_an_integration_without_its_package_names_the_extra(monkeypatch):
         for loaded in [one for one in sys.modules if one.partition(".")[0] == name]:
             monkeypatch.delitem(sys.modules, loaded)
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'mcover\[lightning\]'"):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install("lightning"))):
         importlib.import_module("mcover.lightning")
 
 

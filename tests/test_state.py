@@ -18,22 +18,22 @@ from tiny_models import routed  # noqa: E402
 def test_frozen_parameters_are_shared_and_stay_what_they_are():
     model = mlp()
     model[0].requires_grad_(False)
-    covered = lift(model, 3, RING, noise=0.5, seed=0)
+    covered = lift(model, 3, RING, "messages", noise=0.5, seed=0)
     assert covered.lifted == ("2.weight", "2.bias")
     assert torch.equal(covered.net[0].weight, model[0].weight)
     assert torch.equal(covered.collapse()[0].weight, model[0].weight)
     assert covered(doubles(4, 6)).shape == (3, 4, 3)
-    named = lift(model, 3, RING, select=["0", "2"], noise=0.5, seed=0)
+    named = lift(model, 3, RING, "messages", select=["0", "2"], noise=0.5, seed=0)
     assert named.net[0].weight.shape == (3, 8, 6)
     for value in model.parameters():
         value.requires_grad_(False)
     with pytest.raises(McoverError, match="no parameter of the model trains"):
-        lift(model, 3, RING)
+        lift(model, 3, RING, "messages")
 
 
 def test_rows_of_an_embedding_that_do_not_train_get_no_noise():
     model = nn.Sequential(nn.Embedding(5, 4, padding_idx=1), nn.Linear(4, 2))
-    covered = lift(model, 3, RING, noise=0.5, seed=0)
+    covered = lift(model, 3, RING, "messages", noise=0.5, seed=0)
     assert not covered.net[0].weight[:, 1].any()
     assert covered.net[0].weight[:, 0].std(0).min() > 0
 
@@ -41,7 +41,7 @@ def test_rows_of_an_embedding_that_do_not_train_get_no_noise():
 def test_noise_is_a_share_of_each_tensors_own_spread():
     model = nn.Sequential(nn.Linear(300, 300), nn.LayerNorm(300), nn.Linear(300, 300))
     nn.init.normal_(model[2].weight, std=0.001)
-    covered = lift(model, 4, RING, noise="20%", seed=0)
+    covered = lift(model, 4, RING, "messages", noise="20%", seed=0)
     for index in (0, 2):
         own = model[index].weight.detach()
         gaps = covered.net[index].weight.detach() - own
@@ -49,7 +49,7 @@ def test_noise_is_a_share_of_each_tensors_own_spread():
     assert torch.equal(covered.net[1].weight[3], model[1].weight)  # all ones: no spread
     for wrong in ("20", "-5%", "much", None, -0.1, float("nan"), True):
         with pytest.raises(McoverError, match="noise is"):
-            lift(model, 3, RING, noise=wrong)
+            lift(model, 3, RING, "messages", noise=wrong)
 
 
 @pytest.mark.filterwarnings("default::mcover.errors.McoverWarning")
@@ -57,11 +57,11 @@ def test_absolute_noise_that_drowns_a_tensor_warns_with_its_name():
     model = nn.Sequential(nn.Linear(50, 50), nn.Linear(50, 50))
     nn.init.normal_(model[1].weight, std=0.01)
     with pytest.warns(McoverWarning, match=r"\d\d+% of .* of '1.weight'.*noise='10%'"):
-        lift(model, 3, RING, noise=0.01, seed=0)
+        lift(model, 3, RING, "messages", noise=0.01, seed=0)
 
 
 def test_weight_decay_and_clipping_look_at_single_covers():
-    covered = lift(mlp(nn.LayerNorm(8)), 3, RING, noise=0.3, seed=0)
+    covered = lift(mlp(nn.LayerNorm(8)), 3, RING, "messages", noise=0.3, seed=0)
     decayed, spared = covered.parameter_groups(lr=0.1, weight_decay=0.01)
     assert {p.ndim for p in decayed["params"]} == {3}
     assert {p.ndim for p in spared["params"]} == {2}
@@ -132,7 +132,7 @@ def test_complex_weights_are_right_in_both_routings():
 
 
 def test_a_collapse_of_the_wrong_shape_is_refused():
-    covered = lift(mlp(), 3, RING, seed=0)
+    covered = lift(mlp(), 3, RING, "messages", seed=0)
     with pytest.raises(McoverError, match=r"\(3, 8, 6\).*shape \(8, 6\)"):
         covered.collapse(lambda stack: stack)
     with pytest.raises(McoverError, match=r"IndexError.*'0.weight'.*shape \(8, 6\)"):

@@ -55,7 +55,8 @@ def committee(
 
 def routed(scale: Scale, covers: int = 4, topology: Topology = Uniform(), **more: Any) -> Lifted:  # noqa: B008
     """M-cover of a machine, all destinations of the bank in each step."""
-    routing = Directed(bank=10 if scale == "paper" else 4, destinations=None)
+    bank = 10 if scale == "paper" else 4
+    routing = Directed(bank, destinations=None, redraw_every=None)
     start = {"noise": 0.0, "start": "independent"} | more
     return Lifted(covers=covers, topology=topology, routing=routing, **start)  # type: ignore[arg-type]
 

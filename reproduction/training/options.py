@@ -27,7 +27,7 @@ Optimizer = Literal["sgd", "adam"]
 Schedule = Literal["constant", "cosine"]
 Topology = Uniform | GaussianRing | Chain | Identity | Custom
 
-_UNIFORM, _DIRECTED = Uniform(), Directed()
+_UNIFORM, _DIRECTED = Uniform(), Directed(redraw_every=None)
 
 # Above it tanh(βF/√N) is ±1 for every nonzero field in single precision, and β would overflow.
 SHARPEST = 1e15

@@ -49,7 +49,9 @@ _COMMITTEE = Training(
 )
 _DIRECTED = Lifted(noise=0.05, redraw_each_epoch=True)
 _ALL_DESTINATIONS = Lifted(
-    noise=0.0, start="independent", routing=Directed(bank=10, destinations=None)
+    noise=0.0,
+    start="independent",
+    routing=Directed(bank=10, destinations=None, redraw_every=None),
 )
 
 # OpenMP threads that spin while they wait slow down other processes of the machine. The variable
@@ -131,7 +133,7 @@ class ModelTrial:
         covers: int | list[nn.Module] = method.covers
         if method.start == "independent":
             covers = [base, *(kind.build([seed, 0, other]) for other in range(1, method.covers))]
-        how: tuple[Any, ...] = (mcover.Identity(),)  # replicas have no routes
+        how: tuple[Any, ...] = (mcover.Identity(), "messages")  # replicas have no routes
         if isinstance(method, Lifted):
             how = method.topology, method.routing
         with warnings.catch_warnings():

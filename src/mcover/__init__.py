@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ModuleNotFoundError(
-            f"mcover.{name} needs torch, which is not installed; write pip install 'mcover[torch]'."
-        ) from error
+        from mcover.extras import missing
+
+        raise missing(f"mcover.{name}", "torch", "torch") from error
     return getattr(nn, name)

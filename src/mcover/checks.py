@@ -41,7 +41,7 @@ def check_int(name: str, value: Any, least: int | None = None, most: int | None 
     fits = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     low, high = (-math.inf if least is None else least), (math.inf if most is None else most)
     if not fits or not low <= value <= high or abs(int(value)) >= 2**63:
-        raise McoverError(f"{name} is {_shown(value)}; write a whole number{_range(low, high)}.")
+        raise McoverError(f"{name} is {shown(value)}; write a whole number{_range(low, high)}.")
     return int(value)
 
 
@@ -73,7 +73,7 @@ def check_float(
     if not fits or (math.isinf(number) and not infinite):
         kind = "number" if infinite else "finite number"
         limits = _range(least, most, above, below)
-        raise McoverError(f"{name} is {_shown(value)}; write a {kind}{limits}.")
+        raise McoverError(f"{name} is {shown(value)}; write a {kind}{limits}.")
     return number
 
 
@@ -105,14 +105,14 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> Any:
     """One of a few words."""
     if not isinstance(value, str) or value not in choices:
         allowed = " or ".join([", ".join(map(repr, choices[:-1])), repr(choices[-1])][-2:])
-        raise McoverError(f"{name} is {_shown(value)}; write {allowed.removeprefix(' or ')}.")
+        raise McoverError(f"{name} is {shown(value)}; write {allowed.removeprefix(' or ')}.")
     return value
 
 
 def check_bool(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise McoverError(f"{name} is {_shown(value)}; write True or False.")
+        raise McoverError(f"{name} is {shown(value)}; write True or False.")
     return bool(value)
 
 
@@ -131,7 +131,7 @@ def check_floats(
     is_right = given.size > 0 and given.dtype.kind in "iuf" and ndim in (None, given.ndim)
     if not is_right or (finite and not np.all(np.isfinite(given))):
         what = "finite numbers" if finite and is_right else "numbers"
-        raise McoverError(f"{name} is {_shown(values)}; write a list or array of {what}.")
+        raise McoverError(f"{name} is {shown(values)}; write a list or array of {what}.")
     return given.astype(np.float64)
 
 
@@ -139,7 +139,7 @@ def check_bools(name: str, values: Any) -> NDArray[np.bool_]:
     """A list or array of True and False that is not empty."""
     given = _array(values)
     if not given.size or given.dtype != bool:
-        raise McoverError(f"{name} is {_shown(values)}; write a list or array of True and False.")
+        raise McoverError(f"{name} is {shown(values)}; write a list or array of True and False.")
     return given
 
 
@@ -154,7 +154,7 @@ def _array(values: Any) -> NDArray[Any]:
 def check_instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:
     """A value of one of some types; ``example`` says what to write."""
     if not isinstance(value, kinds):
-        raise McoverError(f"{name} is {_shown(value)}; write {example}.")
+        raise McoverError(f"{name} is {shown(value)}; write {example}.")
     return value
 
 
@@ -213,12 +213,12 @@ def _range(least: float, most: float, above: float = -math.inf, below: float = m
     return " and".join(f" {word} {of:g}" for word, of in limits.items() if math.isfinite(of))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value in an error message, shortened where its repr is long."""
     if isinstance(value, int) and abs(value) >= 10**20:
         return "an integer of more than 20 digits"
     try:
-        text = repr(value)
+        text = repr(value.item() if isinstance(value, np.generic) else value)
     except Exception:  # a repr written by a user may fail
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
@@ -229,7 +229,7 @@ def check_writable(path: Any) -> Path:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     target = Path(text) if isinstance(text, str) else Path()
     if not target.name or target.is_dir():
-        raise McoverError(f"output is {_shown(str(path))}; write the path of a file.")
+        raise McoverError(f"output is {shown(str(path))}; write the path of a file.")
     folder = target.parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent

@@ -97,7 +97,7 @@ class FactorGraph:
         ``wiring="sym"`` (factors of at most two variables) sets ρ_{a→j,i} = ρ_{a→i,j}⁻¹, so that
         both directions of a factor see the same edges: an ordinary M-cover of the graph.
         """
-        as_topology(topology)
+        topology = as_topology(topology)
         covers = checks.check_int("covers", covers, 1)
         checks.check_choice("wiring", wiring, ("asym", "sym"))
         widest = max(len(factor.variables) for factor in self.factors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from io import BytesIO
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from mcover.annealing import Trajectory
 from mcover.errors import McoverError
+from mcover.extras import missing
 from mcover.files import write_atomic
 from mcover.permutations import TABLE_COVERS, Routes, Sampler
 from mcover.seeds import Seed, streams
@@ -44,12 +46,17 @@ def new_figure(width: float, height: float, title: str) -> Figure:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
-        raise ModuleNotFoundError(
-            "pictures need matplotlib, which is not installed; write pip install 'mcover[plot]'.",
-            name="matplotlib",
-        ) from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(title)
+        raise missing("a picture", "matplotlib", "plot") from error
+
+    class Picture(Figure):  # one that notebooks show although pyplot does not know it
+        def _repr_png_(self) -> bytes:
+            written = BytesIO()
+            self.savefig(written, format="png")
+            return written.getvalue()
+
+    figure = Picture(figsize=(width, height), layout="constrained")
+    if title:
+        figure.suptitle(title)
     return figure
 
 
@@ -103,6 +110,7 @@ def _draw_routes(axes: Axes, routes: Routes) -> None:
             axes.scatter([side] * covers, range(covers), s=18, color="0.2", zorder=2)
         axes.text((left + right) / 2, -0.9, f"route {draw + 1}", ha="center", va="bottom")
     axes.set(title="drawn routes: α reads ρ(α); grey reads itself", ylabel="cover", xticks=[])
+    axes.set_yticks(range(0, covers, -(-covers // 16)))
     axes.set_ylim(covers - 0.5, -1.8)
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 
@@ -162,10 +170,11 @@ def _draw_outcomes(axes: Axes, outcomes: Mapping[str, Floats]) -> None:
     for at, (colour, values) in enumerate(zip(cycle(COLOURS), outcomes.values(), strict=False)):
         # Multiples of the golden ratio fill an interval evenly, without random numbers.
         sideways = 0.5 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
-        axes.scatter(at + sideways, values, s=16, color=colour, alpha=0.6, linewidth=0)
-        axes.plot([at - 0.3, at + 0.3], [values.mean()] * 2, color=colour, linewidth=2.5)
+        axes.scatter(at + sideways, values, s=22, color=colour, alpha=0.6, linewidth=0)
+        if len(values) > 1:
+            axes.plot([at - 0.3, at + 0.3], [values.mean()] * 2, color=colour, linewidth=2.5)
     axes.set_xticks(range(len(outcomes)), [f"{k}\n(n = {len(v)})" for k, v in outcomes.items()])
-    axes.set(ylabel="generalization error of the collapse")
+    axes.set(ylabel="generalization error of the collapse", xlim=(-0.7, len(outcomes) - 0.3))
     axes.set_ylim(bottom=-0.01)
     axes.grid(axis="y", alpha=0.25)
 

@@ -1,12 +1,12 @@
 """How a module is lifted: the options of each routing, as frozen values that need no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.plain import Tagged
-from mcover.topology import Topology, as_topology
+from mcover.plain import OMITTED, Tagged
+from mcover.topology import TOPOLOGIES, Topology, as_topology
 
 Mixer = Literal["sampled", "exact"]
 Granularity = Literal["weight", "unit", "tensor"]
@@ -49,7 +49,9 @@ class Messages(Tagged, kind="messages"):
 class Directed(Tagged, kind="directed"):
     """The directed lift: each weight of a whole virtual model is read from its routed cover.
 
-    With ``redraw_every`` the bank keeps no more destinations than are visited.
+    Routes are redrawn every few steps, which did better than routes for good wherever it was
+    measured, and needs no knowledge of the data. The bank then keeps no more destinations than are
+    visited. ``Directed(redraw_every=None)`` keeps its routes, as the paper's does.
     """
 
     bank: int | None = 8  # Destinations whose routes are kept; None is all: the exact lift.
@@ -57,7 +59,7 @@ class Directed(Tagged, kind="directed"):
     """How many of the bank each forward evaluates, in turn; None evaluates all."""
     granularity: Granularity = "weight"
     """What has a route of its own: a weight, an output unit with all its weights, or a tensor."""
-    redraw_every: int | None = None
+    redraw_every: int | None = field(default=10, metadata={OMITTED: None})
     """Training forwards between fresh routes; None keeps them for good."""
 
     def __post_init__(self) -> None:
@@ -74,16 +76,17 @@ class Settings:
 
     covers: int
     topology: Topology  # the kernel Q that routes are drawn from
-    routing: Routing = Messages()  # what is routed, and how; a word stands for its defaults
-    noise: float | str = "10%"
+    routing: Routing  # what is routed, and how
+    noise: float | str
     """What separates the covers at the start: a standard deviation, or a share of each tensor's
     own."""
 
     def __post_init__(self) -> None:
         checks.check_count_fields(self, "covers")
-        as_topology(self.topology)
-        object.__setattr__(self, "routing", routing_of(self.routing))
-        object.__setattr__(self, "noise", _noise(self.noise))
+        _check_order(self.topology, self.routing)
+        object.__setattr__(self, "topology", as_topology(self.topology))
+        object.__setattr__(self, "routing", as_routing(self.routing))
+        object.__setattr__(self, "noise", check_noise(self.noise))
 
     @property
     def mixes(self) -> bool:
@@ -97,7 +100,7 @@ class Settings:
         """The noise's standard deviation for a tensor whose own is given.
 
         >>> from mcover import Uniform
-        >>> [Settings(2, Uniform(), noise=noise).noise_std(0.2) for noise in (0.01, "10%")]
+        >>> [Settings(2, Uniform(), Directed(), at).noise_std(0.2) for at in (0.01, "10%")]
         [0.01, 0.020000000000000004]
         """
         if isinstance(self.noise, str):
@@ -105,26 +108,51 @@ class Settings:
         return self.noise
 
 
-def _noise(noise: Any) -> float | str:
+def check_noise(noise: Any) -> float | str:
+    """A standard deviation, or a share of each tensor's own."""
     is_share = isinstance(noise, str) and noise.endswith("%")
     try:
         size = checks.check_float("noise", float(noise[:-1]) if is_share else noise, 0, _LOUDEST)
     except ValueError:
         raise McoverError(
-            f"noise is {noise!r}; write a standard deviation, 0 or more, or a share of each "
-            "tensor's own, e.g. '10%'."
+            f"noise is {noise!r}; write 'auto', a standard deviation, 0 or more, or a share of "
+            "each tensor's own, e.g. '10%'."
         ) from None
     return str(noise) if is_share else size
 
 
-def routing_of(routing: Any) -> Routing:
-    """A routing; "messages" and "directed" stand for the defaults.
+_ROUTINGS: dict[str, type[Routing]] = {"directed": Directed, "messages": Messages}
 
-    >>> routing_of("directed")
-    Directed(bank=8, destinations=1, granularity='weight', redraw_every=None)
+
+def as_routing(routing: Any) -> Routing:
+    """A routing as it is; its word or its class stands for its defaults.
+
+    >>> as_routing("directed") == as_routing(Directed) == Directed()
+    True
     """
-    if isinstance(routing, str) and routing in ("messages", "directed"):
-        return Messages() if routing == "messages" else Directed()
-    example = "'messages', 'directed', mcover.Messages(...) or mcover.Directed(...)"
-    kinds: tuple[type[Routing], ...] = (Messages, Directed)
+    if isinstance(routing, type) and routing in _ROUTINGS.values():
+        return routing()
+    if isinstance(routing, str):
+        return _ROUTINGS[checks.check_choice("routing", routing, tuple(_ROUTINGS))]()
+    example = "'directed', 'messages', mcover.Directed(...) or mcover.Messages(...)"
+    kinds: tuple[type[Routing], ...] = (Directed, Messages)
     return checks.check_instance("routing", routing, kinds, example)
+
+
+def _check_order(topology: Any, routing: Any) -> None:
+    """Refuses a routing in the place of the topology, and the reverse."""
+    routings, topologies = (Directed, Messages, *_ROUTINGS), (Topology, *TOPOLOGIES)
+    if _is_one_of(topology, routings):
+        name = getattr(topology, "__name__", repr(topology))
+        raise McoverError(f"topology is {name}, which is a routing; write routing={name}.")
+    if _is_one_of(routing, topologies):
+        name = getattr(routing, "__name__", repr(routing))
+        raise McoverError(f"routing is {name}, which is a topology; write topology={name}.")
+
+
+def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
+    """Whether a value is one of some words, or of some classes, or such a class itself."""
+    if isinstance(value, str):
+        return value in known
+    kinds = tuple(one for one in known if isinstance(one, type))
+    return issubclass(value if isinstance(value, type) else type(value), kinds)

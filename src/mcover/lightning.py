@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from mcover.errors import McoverError
+from mcover.extras import missing
 
 
 def _framework() -> Any:
@@ -45,11 +46,7 @@ try:
 
     _Callback: Any = _framework().Callback
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"mcover.lightning needs {error.name}, which is not installed; write "
-        "pip install 'mcover[lightning]'.",
-        name=error.name,
-    ) from error
+    raise missing("mcover.lightning", error.name, "lightning") from error
 
 __all__ = ["CollapseCallback", "collapsed"]
 

@@ -27,17 +27,14 @@ from typing import Any, TypeAlias
 from mcover import checks
 from mcover.annealing import RSA, LinearSchedule, MCover, Vanilla
 from mcover.errors import McoverError
+from mcover.extras import missing
 from mcover.lifting import Directed, Messages
 from mcover.topology import Chain, GaussianRing, Identity, Topology, Uniform
 
 try:
     from optuna.trial import BaseTrial
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"mcover.optuna needs {error.name}, which is not installed; write "
-        "pip install 'mcover[optuna]'.",
-        name=error.name,
-    ) from error
+    raise missing("mcover.optuna", error.name, "optuna") from error
 
 __all__ = ["suggest_annealing", "suggest_lift", "suggest_topology"]
 

@@ -2,6 +2,8 @@
 
 A value is written as its ``kind``, if its class has one, and the fields that differ from their
 defaults. So stored values stay valid when a class gets a new field whose default changes nothing.
+They also stay valid when a default changes, if the field's metadata keep the value that a stored
+one means by leaving the field out: ``field(default=10, metadata={OMITTED: None})``.
 The ``kind`` distinguishes the members of a union and the subclasses of a base class.
 """
 
@@ -14,6 +16,9 @@ from functools import cache
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from mcover.errors import McoverError
+
+OMITTED = "omitted"
+"""Of a field: the value that a stored one means by leaving it out, if not the default."""
 
 
 class Tagged:
@@ -47,6 +52,20 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     return value
+
+
+def brief(value: Any) -> str:
+    """A frozen value in a few words: its fields but for those that are None, False or zero.
+
+    >>> from mcover import MCover, GaussianRing
+    >>> brief(MCover(3, GaussianRing(3, shift=2)))
+    'MCover(covers=3, topology=GaussianRing(sigma=3, shift=2), bank=10)'
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        named = [(one.name, getattr(value, one.name)) for one in fields(value) if one.init]
+        shown = [f"{name}={brief(of)}" for name, of in named if of not in (None, 0, False)]
+        return f"{type(value).__name__}({', '.join(shown)})"
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
 def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
@@ -110,6 +129,7 @@ def _from_fields(base: Any, plain: Any, name: str) -> Any:
         )
     if missing := sorted(one for one in inits if inits[one] is MISSING and one not in given):
         raise McoverError(f"{name} needs {', '.join(missing)}.")
+    given = {o.name: o.metadata[OMITTED] for o in fields(cls) if OMITTED in o.metadata} | given
     hints = _hints(cls)
     return cls(**{field: from_plain(hints[field], of, field) for field, of in given.items()})
 
@@ -125,6 +145,9 @@ def _from_scalar(annotation: Any, plain: Any, name: str) -> Any:
 
 
 def _default(field: Any) -> Any:
+    """The value that a stored one means by leaving the field out."""
+    if OMITTED in field.metadata:
+        return field.metadata[OMITTED]
     return field.default_factory() if field.default_factory is not MISSING else field.default
 
 

@@ -80,7 +80,8 @@ def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Se
     >>> bank.routes.shape, [bank.routes[s, p].tolist() for s, p in enumerate(bank.destinations)]
     ((2, 4, 3), [[0, 1, 2], [0, 1, 2]])
     """
-    covers, sources, size = _counts(topology, covers, sources, size)
+    topology = as_topology(topology)
+    covers, sources, size = _counts(covers, sources, size)
     needed = 2 * size * sources * covers * np.dtype(route_type(covers)).itemsize
     checks.check_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
     destinations, routes = _destinations(sources, size, seed)
@@ -131,7 +132,8 @@ def draw_indexed_bank(
     >>> bank.table.shape, bank.index.dtype, bank.routes.shape
     ((6, 3), dtype('uint8'), (2, 4, 3))
     """
-    covers, sources, size = _counts(topology, covers, sources, size)
+    topology = as_topology(topology)
+    covers, sources, size = _counts(covers, sources, size)
     all_routes = covers <= ALL_COVERS
     rows = math.factorial(covers) if all_routes else min(TABLE_ROWS, 1 + size * sources)
     dtype: type[np.unsignedinteger] = np.uint8 if covers <= BYTE_COVERS else np.uint16
@@ -186,9 +188,8 @@ def inverse(routes: Routes) -> Routes:
     return result
 
 
-def _counts(topology: Topology, covers: int, sources: int, size: int) -> tuple[int, int, int]:
+def _counts(covers: int, sources: int, size: int) -> tuple[int, int, int]:
     """Covers, sources and size of a bank as plain ints, refused where no bank has them."""
-    as_topology(topology)
     named = {"covers": covers, "sources": sources, "the bank's size": size}
     covers, sources, size = (checks.check_int(name, value, 1) for name, value in named.items())
     if size > sources:

@@ -9,8 +9,10 @@ law of the routes unchanged (see :mod:`mcover.permutations`). Balancing keeps th
 and it matters where Q itself mixes messages.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from mcover import checks
 from mcover.errors import McoverError, UnreachableError
 from mcover.plain import Tagged
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Matrix = NDArray[np.float64]
 
@@ -65,6 +70,16 @@ class Topology(Tagged):
         drift = np.angle(turn) * covers / (2 * np.pi) if abs(turn) > 1e-9 else 0.0
         entropy = -np.sum(matrix * np.log(matrix, where=matrix > 0, out=np.zeros_like(matrix)))
         return Facts(float(max(1 - second, 0.0)), float(drift), float(np.exp(entropy / covers)))
+
+    def plot(self, covers: int, seed: Any = 0) -> Figure:
+        """Q, the marginals of its law, three routes drawn from it, and the spectrum of Q.
+
+        A figure of matplotlib's, which is in the extra ``plot``: ``.plot(12).savefig("ring.png")``.
+        A notebook shows it by itself. ``seed`` is that of the drawn routes.
+        """
+        from mcover.figures import topology_figure
+
+        return topology_figure(self, checks.check_int("covers", covers, 1), seed)
 
 
 @dataclass(frozen=True)
@@ -186,11 +201,28 @@ class Mixture(Topology, kind="mixture"):
         return log_weights(sum(weight * part.matrix(covers) for weight, part in parts))
 
 
+TOPOLOGIES: dict[str, type[Topology]] = {
+    kind.kind: kind for kind in (Uniform, GaussianRing, Chain, Identity)
+}
+"""Topologies that have defaults, by the words that stand for them."""
+
+
 def as_topology(topology: Any) -> Topology:
-    """A topology as it is; anything else is refused."""
-    return checks.check_instance(
-        "topology", topology, Topology, "mcover.GaussianRing(1.5, shift=2)"
+    """A topology as it is; its word or its class stands for its defaults.
+
+    >>> as_topology("ring"), as_topology(Uniform)
+    (GaussianRing(sigma=1.5, shift=0.0), Uniform())
+    """
+    if isinstance(topology, type) and topology in TOPOLOGIES.values():
+        return topology()
+    if isinstance(topology, str):
+        return TOPOLOGIES[checks.check_choice("topology", topology, tuple(TOPOLOGIES))]()
+    if isinstance(topology, np.ndarray | list | tuple):
+        raise McoverError(f"topology is a {type(topology).__name__}; write mcover.Custom(matrix).")
+    example = (
+        f"{', '.join(map(repr, TOPOLOGIES))}, or a value such as mcover.GaussianRing(1.5, shift=2)"
     )
+    return checks.check_instance("topology", topology, Topology, example)
 
 
 def mix(*topologies: Topology, weights: ArrayLike | None = None) -> Topology:

@@ -124,7 +124,7 @@ def test_compile(trained):
 
 
 def test_covers_that_meet_are_not_exported():
-    covered = mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform(), seed=0).eval()
+    covered = mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform(), "messages", seed=0).eval()
     with pytest.raises(McoverError, match=r"export covered\.collapse\(\)"):
         torch.export.export(covered, (torch.zeros(5, 4),))
 

@@ -120,7 +120,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_covers_that_never_meet_are_plain_trainers(name, options, tmp_path):
     given = arguments(tmp_path, logging_strategy="steps", logging_steps=1, **OPTIONS[options])
-    covered = mcover.lift(build(name), copies(name, 2), mcover.Identity(), seed=0)
+    covered = mcover.lift(build(name), copies(name, 2), mcover.Identity(), "messages", seed=0)
     trainer = CoverTrainer(covered, given, train_dataset=examples(name))
     trainer.train()
     logged = []
@@ -136,7 +136,7 @@ def test_covers_that_never_meet_are_plain_trainers(name, options, tmp_path):
 
 def test_bfloat16_is_that_of_plain_trainers(tmp_path):
     given = arguments(tmp_path, bf16=True)
-    covered = mcover.lift(build("bert"), copies("bert", 2), mcover.Identity(), seed=0)
+    covered = mcover.lift(build("bert"), copies("bert", 2), mcover.Identity(), "messages", seed=0)
     data = examples("bert")
     trainer = CoverTrainer(covered, given, train_dataset=data, eval_dataset=data)
     trainer.train()
@@ -209,7 +209,7 @@ def test_outputs_that_are_tuples(tmp_path):
     for is_dict in (True, False):
         model = build("bert")
         model.config.return_dict = is_dict
-        covered = mcover.lift(model, 2, mcover.Uniform(), seed=0)
+        covered = mcover.lift(model, 2, mcover.Uniform(), "messages", seed=0)
         trainer = CoverTrainer(covered, arguments(tmp_path), train_dataset=examples("bert"))
         trainer.train()
         ends.append(parameters(covered))
@@ -251,7 +251,7 @@ def test_resumed_training_is_bitwise_that_without_a_break(tmp_path):
     assert losses[0] == losses[1]
     same(resumed.optimizer.state_dict()["state"][0], whole.optimizer.state_dict()["state"][0])
 
-    two = mcover.lift(build("bert"), 2, mcover.Uniform(), seed=0)
+    two = mcover.lift(build("bert"), 2, mcover.Uniform(), "messages", seed=0)
     other = CoverTrainer(two, arguments(tmp_path / "other"), train_dataset=examples("bert"))
     with pytest.raises(mcover.McoverError, match=r"3 covers.* 2"):
         other.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
@@ -267,7 +267,7 @@ def test_a_frozen_trunk_comes_back_from_a_checkpoint(tmp_path):
     def fresh(seed: int) -> mcover.nn.Covered:
         model = build("bert", seed)
         model.bert.requires_grad_(False)
-        return mcover.lift(model, 2, mcover.Uniform(), seed=seed)
+        return mcover.lift(model, 2, mcover.Uniform(), "messages", seed=seed)
 
     options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
     trained = fresh(0)
@@ -366,7 +366,7 @@ def test_plain_modules_are_saved_as_trainer_saves_them(tmp_path):
             logits = self.layer(pixel_values.flatten(1))
             return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
-    covered = mcover.lift(Net(), 2, mcover.Uniform(), seed=0)
+    covered = mcover.lift(Net(), 2, mcover.Uniform(), "messages", seed=0)
     given = arguments(tmp_path, save_strategy="steps", save_steps=3, max_steps=3)
     trainer = CoverTrainer(covered, given, train_dataset=examples("vit"))
     trainer.train()
@@ -392,12 +392,12 @@ def test_what_cannot_be_is_refused_with_the_remedy(tmp_path):
         trainer.train()
 
 
-@pytest.mark.parametrize("missing", ["transformers", "accelerate"])
+@pytest.mark.parametrize("missing", ["transformers", "accelerate", "torch"])
 def test_the_extra_is_named_where_it_is_missing(missing, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("mcover.hf")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ModuleNotFoundError, match=rf"needs {missing}.*'mcover\[hf\]'"):
+    with pytest.raises(ModuleNotFoundError, match=rf"needs {missing}.*'\.\[hf\]'"):
         importlib.import_module("mcover.hf")
 
 

@@ -75,7 +75,9 @@ def adapted(name: str, **options) -> PeftModel:
 
 def lifted(model: PeftModel, covers: int = 3, **options) -> mcover.nn.Covered:
     options = {"noise": "80%", "routing": "directed"} | options
-    return mcover.lift(model, covers, mcover.Uniform(), seed=0, **options)
+    return mcover.lift(
+        model, covers, mcover.Uniform(), **{"routing": "messages", "seed": 0} | options
+    )
 
 
 def layers(model: nn.Module) -> dict[str, LoraLayer]:
@@ -242,7 +244,7 @@ def test_the_covered_model_is_left_alone():
 
 def test_what_is_no_product_is_refused():
     with pytest.raises(mcover.McoverError, match="no LoRA adapter is lifted"):
-        collapse_adapters(mcover.lift(build("bert"), 2, mcover.Uniform(), seed=0))
+        collapse_adapters(mcover.lift(build("bert"), 2, mcover.Uniform(), "messages", seed=0))
     with pytest.raises(mcover.McoverError, match=r"DoraLinearVariant.*covered\.collapse"):
         collapse_adapters(lifted(adapted("bert", use_dora=True), 2))
     ada = peft.AdaLoraConfig(init_r=2, target_modules=["query"], total_step=10)
@@ -255,9 +257,9 @@ def test_what_is_no_product_is_refused():
 
 
 def test_the_extra_is_named_where_peft_is_missing(monkeypatch):
-    covered = mcover.lift(nn.Linear(2, 2), 2, mcover.Uniform(), seed=0)
+    covered = mcover.lift(nn.Linear(2, 2), 2, mcover.Uniform(), "messages", seed=0)
     monkeypatch.setitem(sys.modules, "peft.tuners.lora", None)
-    with pytest.raises(ModuleNotFoundError, match=r"'mcover\[peft\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"'\.\[peft\]'"):
         collapse_adapters(covered)
 
 
@@ -320,7 +322,7 @@ def test_a_trainer_of_adapters(how, routing, tmp_path):
 
 def test_covers_of_adapters_that_never_meet_are_plain_adapters(tmp_path):
     models = [adapted("bert") for _ in range(2)]
-    covered = mcover.lift(models[0], models, mcover.Identity(), seed=0)
+    covered = mcover.lift(models[0], models, mcover.Identity(), "messages", seed=0)
     given = arguments(tmp_path, save_strategy="no", gradient_accumulation_steps=2)
     CoverTrainer(covered, given, train_dataset=examples("bert")).train()
     for index, model in enumerate(models):

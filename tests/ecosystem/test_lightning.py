@@ -228,7 +228,7 @@ def test_a_compiled_module(tmp_path):
 
 
 def test_the_context_manager_replaces_every_name_and_restores_after_an_exception():
-    covered = mcover.lift(nn.Linear(8, 3), 2, mcover.Uniform(), seed=0)
+    covered = mcover.lift(nn.Linear(8, 3), 2, mcover.Uniform(), "messages", seed=0)
     model = nn.ModuleDict({"one": nn.Sequential(covered), "same": covered, "rest": nn.ReLU()})
     with collapsed(model):
         assert type(model["same"]) is nn.Linear
@@ -267,7 +267,7 @@ def test_a_module_without_covers_is_told_what_to_write(tmp_path):
         trainer(tmp_path, CollapseCallback()).fit(Plain(), loader())
     # A Trainer takes no covers of a LightningModule, and says less about it than we do.
     with pytest.warns(McoverWarning, match=r"self\.net = mcover\.lift.*cover_loss"):
-        covered = mcover.lift(Plain(), 2, mcover.Uniform(), seed=0)
+        covered = mcover.lift(Plain(), 2, mcover.Uniform(), "messages", seed=0)
     with pytest.raises(TypeError, match="LightningModule"):
         trainer(tmp_path).fit(covered, loader())
 

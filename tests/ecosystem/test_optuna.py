@@ -152,4 +152,4 @@ def test_bad_arguments_are_refused(suggest, message):
 def test_without_optuna_the_extra_is_named():
     code = "import sys; sys.modules['optuna.trial'] = None; import mcover.optuna"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install 'mcover[optuna]'" in done.stderr
+    assert "constraints.txt '.[optuna]'" in done.stderr

@@ -479,7 +479,7 @@ sys.meta_path.insert(0, Hide())
 @pytest.mark.parametrize(
     ("missing", "code", "printed"),
     [
-        ("sklearn", "import mcover.sklearn", "pip install 'mcover[sklearn]'"),
+        ("sklearn", "import mcover.sklearn", "constraints.txt '.[sklearn]'"),
         ("sklearn.callback", "import mcover.sklearn", "scikit-learn 1.9 or newer"),
         ("torch", "from mcover.sklearn import MCoverMLPClassifier", "needs torch"),
         ("torch", "from mcover.sklearn import MCoverPerceptronClassifier; 1 / 0", "ZeroDivision"),

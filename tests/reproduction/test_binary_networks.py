@@ -103,7 +103,7 @@ def test_adam_and_its_schedule_are_the_loop_written_out(digits):
 def test_replicas_that_are_not_coupled_step_by_the_optimizer_of_the_training(digits, method):
     """The first of them has the weights and batches of a plain training."""
     base = Mlp((64, 12, 10)).build(seed=0).double()  # Adam enlarges rounding of small gradients
-    covered = mcover.lift(base, 3, mcover.Identity(), noise=0.05, seed=0)
+    covered = mcover.lift(base, 3, mcover.Identity(), "messages", noise=0.05, seed=0)
     alone = covered.cover(0)
     fit(covered, digits, ADAM, method, seed=3)
     fit(alone, digits, ADAM, seed=3)
@@ -118,7 +118,7 @@ def test_every_method_but_one_takes_adam_and_a_schedule(digits, method):
     for training in (ADAM, replace(ADAM, lr_schedule="constant"), replace(ADAM, optimizer="sgd")):
         model = Mlp((64, 12, 10)).build(seed=0)
         if hasattr(method, "covers"):
-            model = mcover.lift(model, 3, mcover.Uniform(), noise=0.05, seed=0)
+            model = mcover.lift(model, 3, mcover.Uniform(), "messages", noise=0.05, seed=0)
         fit(model, digits, training, method, seed=3)
         found.append(torch.cat([one.detach().flatten() for one in model.parameters()]))
     assert all(bool(torch.isfinite(one).all()) for one in found)

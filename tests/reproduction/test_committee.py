@@ -134,7 +134,7 @@ def test_schedules_that_cannot_be_are_refused(bad):
 
 
 def test_all_covers_and_the_collapse_share_beta_and_gamma():
-    covered = mcover.lift(CommitteeMachine(8, 3), 3, mcover.Identity(), seed=0)
+    covered = mcover.lift(CommitteeMachine(8, 3), 3, mcover.Identity(), "messages", seed=0)
     machine_of(covered).sharpen(500)
     assert not list(covered.buffers())
     x = patterns(5, 8)
@@ -160,7 +160,9 @@ def test_a_collapse_is_a_new_machine():
 
 
 def test_the_surrogate_is_a_criterion_for_covers():
-    covered = mcover.lift(CommitteeMachine(8, 3), 3, mcover.Identity(), noise=0.5, seed=0)
+    covered = mcover.lift(
+        CommitteeMachine(8, 3), 3, mcover.Identity(), "messages", noise=0.5, seed=0
+    )
     x, y = patterns(6, 8), patterns(1, 6, seed=2)[0]
     loss = mcover.cover_loss(machine_of(covered).loss, covered(x), y)
     each = [surrogate(covered.cover(index)(x), y, 0.5) for index in range(3)]

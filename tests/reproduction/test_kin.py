@@ -240,7 +240,7 @@ def test_all_lines_of_the_league_take_as_many_gradients():
 
 def test_growth_over_all_epochs_is_that_of_before(digits):
     def trained(**how):
-        covered = mcover.lift(TINY.build(0), 3, Identity(), noise=0.1, seed=0)
+        covered = mcover.lift(TINY.build(0), 3, Identity(), "messages", noise=0.1, seed=0)
         method = RSGD(covers=3, growth=100.0, **how)
         return fit(covered, digits, Training(4, 50), method).model
 
@@ -249,7 +249,7 @@ def test_growth_over_all_epochs_is_that_of_before(digits):
 
 
 def test_a_coupling_that_has_grown_stays(digits):
-    covered = mcover.lift(TINY.build(0), 3, Identity(), noise=0.1, seed=0)
+    covered = mcover.lift(TINY.build(0), 3, Identity(), "messages", noise=0.1, seed=0)
     method = RSGD(covers=3, coupling=0.01, growth=100.0, growth_epochs=2)
     course = loop.Loop(covered, digits, Training(6, 50), method, 0)
     (group,) = course.optimizer.param_groups

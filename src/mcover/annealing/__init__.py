@@ -24,7 +24,9 @@ from mcover.annealing.problems import Ties as Ties
 from mcover.annealing.problems import load_problem as load_problem
 from mcover.annealing.problems import teacher_student as teacher_student
 from mcover.annealing.result import AnnealResult as AnnealResult
-from mcover.annealing.result import Trajectory as Trajectory
+from mcover.annealing.result import Student as Student
+from mcover.annealing.result import Summary as Summary
+from mcover.annealing.trajectory import Trajectory as Trajectory
 
 _MESSAGE_PASSING = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")
 

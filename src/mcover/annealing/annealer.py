@@ -29,7 +29,8 @@ from mcover.annealing.options import (
     schedule_of,
 )
 from mcover.annealing.problems import Problem, Signs, as_signs
-from mcover.annealing.result import AnnealResult, Trajectory, collapse_mean, collapse_sign
+from mcover.annealing.result import AnnealResult, collapse_mean, collapse_sign
+from mcover.annealing.trajectory import Trajectory
 from mcover.errors import McoverError, McoverWarning
 from mcover.routing import draw_bank
 from mcover.seeds import Seed, seed_sequence
@@ -290,13 +291,14 @@ class _Annealing:
             raise KeyboardInterrupt  # stopped before the first sweep: there is nothing to return
         weights = self.weights[begun]
         mean, sign = collapse_mean(weights), collapse_sign(weights)
-        collapsed_energy, training_errors = self._collapsed(sign)
+        collapsed_energy, training_errors, margin = self._collapsed(sign)
         course = {name: getattr(self.course, name)[begun] for name in _COURSE}
         return AnnealResult(
             weights=weights,
             energy=self.energy[begun],
             collapsed_energy=collapsed_energy,
             training_errors=training_errors,
+            margin=margin,
             overlap=self.problem.overlap(mean),
             generalization_error=self.problem.generalization_error(mean),
             proposals=self.proposals[begun],
@@ -305,13 +307,17 @@ class _Annealing:
             finished=self.done[begun],
             trajectory=replace(self.course, **course),
             options=self.options,
+            patterns=self.size[0],
             interrupted=interrupted,
         )
 
-    def _collapsed(self, students: Signs) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Energies and training errors of ±1 weights, each a chain of one cover that never moves.
+    def _collapsed(
+        self, students: Signs
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+        """Energies, training errors and smallest margins of ±1 weights.
 
-        The numbers of ``Problem``, which would ask BLAS for one product and wake its threads.
+        Each is a chain of one cover that never moves. The numbers are those of ``Problem``, which
+        would ask BLAS for one product and wake its threads.
         """
         from mcover.annealing.states import make_state, margins
 
@@ -319,10 +325,11 @@ class _Annealing:
         chains = (make_state(self.columns, *self.size, itself, one[None]) for one in students)
         found = np.concatenate([margins(chain) for chain in chains])
         errors = np.sum(found <= 0, axis=-1)
-        if self.options.energy == "errors":
-            return errors.astype(np.float64), errors
         terms = self.problem.inputs if self.problem.hidden == 1 else self.problem.hidden
-        return np.maximum(0.0, -(found / np.sqrt(terms))).sum(axis=-1), errors
+        scaled = found / np.sqrt(terms)
+        if self.options.energy == "errors":
+            return errors.astype(np.float64), errors, scaled.min(axis=-1)
+        return np.maximum(0.0, -scaled).sum(axis=-1), errors, scaled.min(axis=-1)
 
     def status(self, begin: float) -> AnnealStatus:
         """A snapshot for the progress bar."""

@@ -58,7 +58,7 @@ class MCover(_Method, kind="mcover"):
 
     def __post_init__(self) -> None:
         _check_coupled(self)
-        as_topology(self.topology)
+        object.__setattr__(self, "topology", as_topology(self.topology))
         checks.check_count_fields(self, "bank", "redraw_every", optional=True)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
-from mcover.errors import McoverError
+from mcover.errors import McoverError, TooLargeError
 from mcover.seeds import Seed, streams
 
 Signs = NDArray[np.int8]
@@ -182,12 +182,15 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
     fits = array.ndim == len(shape) and array.size > 0
     if not fits or any(want not in (None, n) for want, n in zip(shape, array.shape, strict=True)):
         wanted = ", ".join("any" if want is None else str(want) for want in shape)
-        raise McoverError(f"{name} must have shape ({wanted}) and entries; got {array.shape}.")
+        wanted = f"({wanted},)" if len(shape) == 1 else f"({wanted})"
+        raise McoverError(
+            f"{name} is an array of shape {array.shape}; write one of shape {wanted}, not empty."
+        )
     if not np.all((array == 1) | (array == -1)):
         stranger = array[(array != 1) & (array != -1)].flat[0]
         raise McoverError(
-            f"{name} must be -1 or +1 everywhere; got {stranger!r}. From 0/1 write 2 * {name} - 1, "
-            f"from grey values np.where({name} > median, 1, -1)."
+            f"{name} must be -1 or +1 everywhere; got {checks.shown(stranger)}. From 0/1 write "
+            f"2 * {name} - 1, from grey values np.where({name} > median, 1, -1)."
         )
     return np.array(array, dtype=np.int8, order="C")
 
@@ -195,12 +198,16 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file by name; never pickled objects, nor more than memory allows."""
     try:
+        if not Path(path).is_file():  # a device or a pipe might have no end
+            raise McoverError(
+                "it is not a file" if Path(path).exists() else "there is no such file"
+            )
         with ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         checks.check_memory(size, f"{path}", "split the file")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except McoverError:
+    except TooLargeError:
         raise
     except Exception as error:  # damaged files raise anything
         raise McoverError(f"cannot read {path} as an .npz file: {error}.") from error

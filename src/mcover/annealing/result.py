@@ -3,37 +3,89 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from mcover import checks, statistics
 from mcover.annealing.options import AnnealOptions
 from mcover.annealing.problems import Signs, read_arrays
+from mcover.annealing.trajectory import Trajectory
 from mcover.errors import McoverError
 from mcover.files import write_atomic
-from mcover.plain import from_plain, to_plain
+from mcover.plain import brief, from_plain, to_plain
+from mcover.statistics import Estimate
+from mcover.tables import facts, html_table, table
 
-_FORMAT = "mcover.AnnealResult/2"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-
-@dataclass(frozen=True, eq=False)
-class Trajectory:
-    """The course of each read at recorded sweeps, (reads, points); NaN where it did not get to."""
-
-    sweep: NDArray[np.int64]  # which sweeps, (points,)
-    temperature: NDArray[np.float64]  # their temperatures, (points,)
-    energy: NDArray[np.float64]  # lifted energy per cover and pattern
-    acceptance: NDArray[np.float64]  # accepted share of the proposals since the point before
-    overlap: NDArray[np.float64]  # teacher overlap R of the mean of the covers
-    cover_overlap: NDArray[np.float64]  # mean overlap between pairs of covers
+_FORMAT = "mcover.AnnealResult/3"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
+class Student:
+    """The ±1 student that a read found: the majority of its covers."""
+
+    weights: Signs  # ±1, shape (sites,)
+    energy: float
+    errors: int  # patterns that it gets wrong
+    margin: float  # the smallest over all patterns; positive just when none is wrong
+    read: int
+
+    def __repr__(self) -> str:
+        return (
+            f"<Student of read {self.read}: {len(self.weights)} weights, energy {self.energy:.6g}, "
+            f"{self.errors} errors, margin {self.margin:.4g}>"
+        )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Estimates over the reads that were finished; printed, it is a table."""
+
+    title: str
+    solved: Estimate  # share of the reads
+    energy: Estimate  # lifted, per cover and pattern
+    training_error: Estimate  # of the ±1 students, a share of the patterns
+    overlap: Estimate | None  # R of the mean of the covers; None without a teacher
+    generalization_error: Estimate | None  # of the mean of the covers; None without a teacher
+    seconds: Estimate  # CPU seconds of a read
+    tts99: Estimate  # CPU seconds of restarts until a solution is found with 99 % certainty
+    proposal_rate: Estimate  # million proposals in a CPU second
+
+    def __str__(self) -> str:
+        return table([self.title, "mean [95 % interval]"], self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self.title, ["", "mean [95 % interval]"], self._rows())
+
+    def _rows(self) -> list[list[str]]:
+        texts = {
+            "solved by the ±1 student": (self.solved, ".3f"),
+            "energy per cover and pattern": (self.energy, ".5f"),
+            "training error of the ±1 student": (self.training_error, ".4f"),
+            "teacher overlap R of the mean": (self.overlap, ".4f"),
+            "generalization error of the mean": (self.generalization_error, ".4f"),
+            "core seconds per read": (self.seconds, ".3g"),
+            "TTS99, core seconds": (self.tts99, ".3g"),
+            "million proposals per core second": (self.proposal_rate, ".3g"),
+        }
+        return [[name, f"{of:{spec}}"] for name, (of, spec) in texts.items() if of is not None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class AnnealResult:
     """Everything a run of :func:`mcover.anneal` returns; arrays have one entry for each read.
+
+    ``len(result)`` is the number of reads, ``result[3]`` and iteration give each read's
+    :class:`~mcover.annealing.Student`, and ``result[result.solved]`` or ``result[2:5]`` a result
+    of these reads.
 
     Where N is even there may be training errors without linear energy: a margin of zero costs none.
     What is compared with the teacher is the mean of the covers, as in the paper, and NaN without
@@ -44,6 +96,7 @@ class AnnealResult:
     energy: NDArray[np.float64]  # final lifted energy, summed over covers
     collapsed_energy: NDArray[np.float64]  # of the student collapsed to ±1 weights
     training_errors: NDArray[np.int64]  # patterns that it gets wrong
+    margin: NDArray[np.float64]  # its smallest over all patterns
     overlap: NDArray[np.float64]  # R with the teacher
     generalization_error: NDArray[np.float64]  # ε_g
     proposals: NDArray[np.int64]  # single-weight proposals made
@@ -52,7 +105,54 @@ class AnnealResult:
     finished: NDArray[np.bool_]  # whether the read came to its end
     trajectory: Trajectory
     options: AnnealOptions
+    patterns: int  # how many the problem has
     interrupted: bool  # whether the run was cut short; reads that never began are left out
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __iter__(self) -> Iterator[Student]:
+        return (self[read] for read in range(len(self)))
+
+    @overload
+    def __getitem__(self, reads: int | np.integer[Any]) -> Student: ...
+
+    @overload
+    def __getitem__(self, reads: slice | ArrayLike) -> AnnealResult: ...
+
+    def __getitem__(self, reads: Any) -> Student | AnnealResult:
+        if not isinstance(reads, int | np.integer) or isinstance(reads, bool):
+            return self._select(reads)
+        if not -len(self) <= reads < len(self):
+            raise IndexError(f"there is no read {reads}; the result has {len(self)}.")
+        read = int(reads) % len(self)
+        return Student(
+            self.collapsed_sign[read],
+            float(self.collapsed_energy[read]),
+            int(self.training_errors[read]),
+            float(self.margin[read]),
+            read,
+        )
+
+    def _select(self, reads: Any) -> AnnealResult:
+        """A result of some reads: a slice, numbers, or True and False for each."""
+        try:
+            chosen = np.arange(len(self))[reads if isinstance(reads, slice) else np.asarray(reads)]
+        except (IndexError, TypeError, ValueError) as error:
+            raise McoverError(
+                f"a result of {len(self)} reads has none at {checks.shown(reads)}; write a number, "
+                "a slice, or True and False for each read, e.g. result[result.solved]."
+            ) from error
+        if chosen.ndim != 1 or not len(chosen):
+            seen = checks.shown(reads)
+            raise McoverError(f"{seen} chooses no read; write what chooses at least one.")
+        course = {
+            name: of[chosen]
+            for name in _TRAJECTORY
+            if (of := getattr(self.trajectory, name)).ndim == 2
+        }
+        arrays = {name: getattr(self, name)[chosen] for name in _ARRAYS}
+        return replace(self, **arrays, trajectory=replace(self.trajectory, **course))
 
     @cached_property
     def collapsed(self) -> NDArray[np.float64]:
@@ -73,14 +173,141 @@ class AnnealResult:
         """
         return self.collapsed_energy == 0
 
+    @property
+    def best(self) -> Student:
+        """The student with the lowest energy; of equal ones that with the largest margin.
+
+        >>> import mcover
+        >>> problem = mcover.teacher_student(51, alpha=1.5, seed=0)
+        >>> result = mcover.anneal(problem, mcover.MCover(3, bank=4), num_sweeps=99, seed=0)
+        >>> bool(result.best.errors == problem.training_errors(result.best.weights))
+        True
+        """
+        order = np.lexsort((-self.margin, self.training_errors, self.collapsed_energy))
+        return self[order[0]]
+
+    @property
+    def first(self) -> Student:
+        """The name that dimod's ``SampleSet`` has for :attr:`best`."""
+        return self.best
+
+    @property
+    def record(self) -> np.recarray[Any, Any]:
+        """One entry for each read, as in dimod's ``SampleSet``: ``record.sample``, ``.energy``.
+
+        The sample is the ±1 student, with its energy, errors and margin; ``lifted_energy`` is that
+        of all covers.
+        """
+        columns = {"sample": self.collapsed_sign} | self._columns()
+        types = [(name, of.dtype, of.shape[1:]) for name, of in columns.items()]
+        record = np.recarray(len(self), dtype=types)
+        for name, of in columns.items():
+            record[name] = of
+        return record
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """The options and what concerns the whole run, as plain values."""
+        whole = {"patterns": self.patterns, "seconds": float(self.seconds.sum())}
+        return {"options": to_plain(self.options)} | whole | {"interrupted": self.interrupted}
+
+    def to_pandas(self) -> Any:
+        """A pandas ``DataFrame`` with a row for each read, without the weights."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            if error.name != "pandas":
+                raise
+            raise ModuleNotFoundError(
+                "to_pandas needs pandas, which is not installed; write pip install pandas, or use "
+                "result.record.",
+                name="pandas",
+            ) from error
+        return pandas.DataFrame(self._columns()).rename_axis("read")
+
+    def summary(self) -> Summary:
+        """Means with their intervals, and the time to solution, over the finished reads."""
+        done = self.finished
+        if not done.any():
+            raise McoverError("no read was finished; the trajectory and the weights are there.")
+        title = f"{self._method()}, {_reads(int(np.count_nonzero(done)))}"
+        with_teacher = bool(np.all(np.isfinite(self.overlap)))
+
+        def mean(values: NDArray[Any]) -> Estimate:
+            return statistics.mean(values[done])
+
+        return Summary(
+            title=title,
+            solved=statistics.fraction(self.solved[done]),
+            energy=mean(self.energy / (self.patterns * self.options.method.covers)),
+            training_error=mean(self.training_errors / self.patterns),
+            overlap=mean(self.overlap) if with_teacher else None,
+            generalization_error=mean(self.generalization_error) if with_teacher else None,
+            seconds=mean(self.seconds),
+            tts99=statistics.time_to_solution(self.solved[done], self.seconds[done]),
+            proposal_rate=mean(self.proposals / np.maximum(self.seconds, 1e-9) / 1e6),
+        )
+
+    def plot(self, title: str | None = None) -> Figure:
+        """Energy, overlaps and acceptance of each read, and the errors if there is a teacher.
+
+        A figure of matplotlib's, which is in the extra ``plot``: ``.plot().savefig("run.png")``. A
+        notebook shows it by itself.
+        """
+        from mcover.figures import annealing_figure
+
+        name, known = self._method(), bool(np.all(np.isfinite(self.generalization_error)))
+        outcomes = {name: self.generalization_error} if known else None
+        title = f"{name}, {_reads(len(self))}" if title is None else title
+        return annealing_figure({name: self.trajectory}, title, outcomes)
+
+    def __repr__(self) -> str:
+        return facts("AnnealResult", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_table("AnnealResult", [], self._facts())
+
+    def _facts(self) -> list[list[str]]:
+        """Names and texts of what the representations show."""
+        reads, done, best = len(self), int(self.finished.sum()), self.best
+        state = "all finished" if done == reads else f"{done} finished"
+        options, temperatures = self.options, self.options.schedule.temperatures()
+        ends = f"T = {temperatures[0]:.4g} to {temperatures[-1]:.4g}"
+        wrong = f"{best.errors} of {self.patterns} patterns wrong, margin {best.margin:.4g}"
+        return [
+            ["method", brief(options.method)],
+            ["schedule", f"{options.schedule.kind}, {ends}, {len(temperatures)} sweeps"],
+            ["reads", f"{reads}, {state}" + (", interrupted" if self.interrupted else "")],
+            ["solved", f"{np.count_nonzero(self.solved)} of {reads}"],
+            ["best energy", f"{best.energy:.6g} (read {best.read}: {wrong})"],
+            ["time", f"{self.seconds.sum():.3g} core seconds"],
+        ]
+
+    def _method(self) -> str:
+        method = self.options.method
+        return f"{method.kind}, {method.covers} covers" if method.covers > 1 else method.kind
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """What there is of each read but its weights, by the names of ``record``."""
+        others = "overlap", "generalization_error", "sweeps", "proposals", "seconds", "finished"
+        return {
+            "energy": self.collapsed_energy,
+            "errors": self.training_errors,
+            "margin": self.margin,
+            "solved": self.solved,
+            "lifted_energy": self.energy,
+        } | {name: getattr(self, name) for name in others}
+
     def save(self, path: str | Path) -> Path:
         """Writes one .npz file, without pickle; a file that was there is replaced at the end."""
+        example = 'a path that ends in .npz, "run.npz"'
+        checks.check_instance("path", path, (str, Path), example)
         target = Path(path)
         if target.suffix != ".npz":
             raise McoverError(f"cannot save to {target}; end the name in .npz.")
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {f"trajectory.{n}": getattr(self.trajectory, n) for n in _TRAJECTORY}
-        about = {"format": _FORMAT, "interrupted": self.interrupted}
+        about = {"format": _FORMAT, "interrupted": self.interrupted, "patterns": self.patterns}
         text = np.array(json.dumps(about | {"options": to_plain(self.options)}))
         return write_atomic(target, lambda file: np.savez_compressed(file, about=text, **arrays))
 
@@ -97,6 +324,7 @@ class AnnealResult:
                 **{name: arrays[name] for name in _ARRAYS},
                 trajectory=course,
                 options=from_plain(AnnealOptions, about["options"], "options"),
+                patterns=int(about["patterns"]),
                 interrupted=bool(about["interrupted"]),
             )
         except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -104,8 +332,12 @@ class AnnealResult:
 
 
 _TRAJECTORY = [field.name for field in fields(Trajectory)]
-_ABOUT = ("trajectory", "options", "interrupted")
+_ABOUT = ("trajectory", "options", "patterns", "interrupted")
 _ARRAYS = [field.name for field in fields(AnnealResult) if field.name not in _ABOUT]
+
+
+def _reads(count: int) -> str:
+    return f"{count} read" + "s" * int(count > 1)
 
 
 def collapse_mean(weights: Signs) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -17,20 +17,17 @@ from mcover import (
     Vanilla,
     anneal,
     checks,
-    statistics,
     teacher_student,
 )
 from mcover.annealing import (
     AnnealOptions,
-    AnnealResult,
     Method,
     Problem,
     Schedule,
     Ties,
     load_problem,
 )
-from mcover.cli.tables import draw, say, table
-from mcover.statistics import Estimate
+from mcover.cli.output import draw, say
 
 _METHODS: dict[str, type[Method]] = {one.kind: one for one in (MCover, RSA, Vanilla)}
 _TOPOLOGIES = {one.kind: one for one in (GaussianRing, Uniform)}
@@ -267,37 +264,14 @@ def run(given: argparse.Namespace) -> None:
     done = int(result.finished.sum())
     if result.interrupted:
         say(f"interrupted: {done} of {given.reads} reads were finished")
-    name = f"{options.method.kind}, {options.method.covers} covers"
     if done:
-        rows = [[text, f"{value:{spec}}"] for text, value, spec in _estimates(result, problem)]
-        say("\n" + table([f"{name}, {done} reads", "mean [95 % interval]"], rows) + "\n")
+        say(f"\n{result.summary()}\n")
     saved = result.save(Path(f"{given.output}.npz"))
     say(f"result:  {saved} (mcover.annealing.AnnealResult.load)")
 
     def picture() -> Any:
-        from mcover.figures import annealing_figure
-
-        return annealing_figure({"": result.trajectory}, f"{problem}, {name}")
+        return result.plot(f"{problem}, {options.method.kind}, {options.method.covers} covers")
 
     draw(Path(f"{given.output}.png"), picture)
     if result.interrupted:
         raise KeyboardInterrupt
-
-
-def _estimates(result: AnnealResult, problem: Problem) -> Iterator[tuple[str, Estimate, str]]:
-    """Name, estimate and format of what is printed, over the reads that were finished."""
-    done, patterns = result.finished, len(problem.patterns)
-
-    def mean(values: Any) -> Estimate:
-        return statistics.mean(values[done])
-
-    energy = result.energy / (patterns * result.options.method.covers)
-    yield "energy per cover and pattern", mean(energy), ".5f"
-    yield "solved by the ±1 collapse", statistics.fraction(result.solved[done]), ".3f"
-    yield "training error of the ±1 collapse", mean(result.training_errors / patterns), ".4f"
-    if problem.teacher is not None:
-        yield "teacher overlap R of the mean", mean(result.overlap), ".4f"
-        yield "generalization error of the mean", mean(result.generalization_error), ".4f"
-    rate = result.proposals[done] / result.seconds[done] / 1e6
-    yield "million proposals per core second", statistics.mean(rate), ".2f"
-    yield "core seconds per read", mean(result.seconds), ".2f"

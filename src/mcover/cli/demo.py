@@ -17,7 +17,9 @@ import numpy as np
 import mcover
 from mcover import checks, statistics
 from mcover.annealing import AnnealResult, Method, Trajectory
-from mcover.cli.tables import draw, say, table
+from mcover.cli.output import draw, say
+from mcover.extras import install
+from mcover.tables import table
 
 _COMPARED: dict[str, Method] = {
     "vanilla": mcover.Vanilla(),
@@ -61,7 +63,7 @@ def run(given: argparse.Namespace) -> None:
     _compare_annealers(given)
     say()
     if find_spec("torch") is None or find_spec("sklearn") is None:
-        say("no network: pip install 'mcover[sklearn]' adds torch and the digits")
+        say(f"no network, which needs torch and scikit-learn: run {install('sklearn')}")
         return
     _compare_networks(given.epochs, given.output)
 

@@ -1,7 +1,18 @@
-"""At home in Hugging Face: a Trainer for covered models, and LoRA adapters through their product.
+"""Hugging Face: a Trainer for covered models, and LoRA adapters collapsed through their product.
 
-Extras: ``mcover[hf]`` for the Trainer, ``mcover[peft]`` for adapters.
+The extra ``hf`` installs what the Trainer needs, ``peft`` what adapters need.
 """
+
+from mcover.extras import missing
+
+try:
+    import accelerate  # noqa: F401  # Trainer cannot be made without it, and says so late
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name not in ("accelerate", "torch", "transformers"):
+        raise
+    raise missing("mcover.hf", error.name, "hf") from error
 
 from mcover.hf.adapters import CollapsedAdapters, collapse_adapters
 from mcover.hf.trainer import CoverSeq2SeqTrainer, CoverTrainer

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mcover import McoverError, checks
+from mcover.extras import missing
 from mcover.nn import Covered
 
 _OTHERWISE = "take the mean of the factors, covered.collapse()"
@@ -157,10 +158,7 @@ def _factors(covered: Covered, model: nn.Module) -> Iterator[_Factors]:
     try:
         from peft.tuners.lora import LoraLayer
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "mcover.hf.collapse_adapters needs peft, which is not installed; write "
-            "pip install 'mcover[peft]'."
-        ) from error
+        raise missing("mcover.hf.collapse_adapters", "peft", "peft") from error
     stacked = dict(covered.net.named_modules())
     for name, layer in model.named_modules():
         if not isinstance(layer, LoraLayer):

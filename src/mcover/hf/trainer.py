@@ -13,21 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor, nn
+from transformers import Seq2SeqTrainer, Trainer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from mcover import McoverError, checks, cover_loss
 from mcover.hf.adapters import collapse_adapters
 from mcover.nn import Covered, load
-
-try:
-    import accelerate  # noqa: F401  # Trainer cannot be made without it, and says so late
-    from transformers import Seq2SeqTrainer, Trainer
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-except ModuleNotFoundError as error:
-    if error.name not in ("accelerate", "transformers"):
-        raise
-    raise ModuleNotFoundError(
-        f"mcover.hf needs {error.name}, which is not installed; write pip install 'mcover[hf]'."
-    ) from error
 
 COVERS = "covers.safetensors"  # in each checkpoint, beside the collapse
 How = Literal["mean", "sign", "product"] | Callable[[Tensor], Tensor]

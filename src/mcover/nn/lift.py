@@ -6,17 +6,18 @@ import numbers
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
 from mcover import checks
 from mcover.announce import announced
 from mcover.errors import McoverError, McoverWarning
-from mcover.lifting import Directed, Messages, Settings, routing_of
+from mcover.lifting import Directed, Messages, Settings, check_noise
 from mcover.nn.covered import Covered
 from mcover.nn.files import frozen_names, read
 from mcover.nn.layers import full_name
+from mcover.nn.noise import auto_noise
 from mcover.nn.stacking import (
     Select,
     add_noise,
@@ -33,11 +34,11 @@ from mcover.topology import Topology
 def lift(
     model: nn.Module,
     covers: int | Sequence[nn.Module],
-    topology: Topology,
-    routing: Messages | Directed | Literal["messages", "directed"] = "messages",
+    topology: Topology | type[Topology] | str = "uniform",
+    routing: Messages | Directed | type[Messages | Directed] | str = "directed",
     *,
     seed: Seed = None,
-    noise: float | str = "10%",
+    noise: float | str = "auto",
     select: Select = None,
     freeze: bool = False,
     buffers: str | Sequence[str] | None = None,
@@ -46,9 +47,9 @@ def lift(
 
     >>> import mcover, torch
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> covered = lift(model, covers=5, topology=mcover.GaussianRing(1.5, shift=2), seed=0)
+    >>> covered = lift(model, 4, seed=0)
     >>> covered(torch.zeros(3, 4)).shape
-    torch.Size([5, 3, 2])
+    torch.Size([4, 3, 2])
     >>> type(covered.collapse())
     <class 'torch.nn.modules.container.Sequential'>
 
@@ -56,14 +57,18 @@ def lift(
         model: any module.
         covers: M, for covers that start from the model's weights plus noise (one cover has no
             noise: it is the model); or M modules of the same architecture, taken as they are.
-        topology: the mixing kernel Q.
-        routing: :class:`mcover.Messages` mixes the block messages of linear, convolutional,
-            embedding and attention layers across covers (others: see :func:`mcover.nn.register`);
-            :class:`mcover.Directed` gathers each weight of a whole virtual model from its routed
-            cover, for any module. "messages" and "directed" stand for their defaults.
+        topology: the mixing kernel Q, e.g. :class:`mcover.GaussianRing`. "uniform", "ring", "chain"
+            and "identity" stand for their defaults.
+        routing: :class:`mcover.Directed` gathers each weight of a whole virtual model from its
+            routed cover, for any module; :class:`mcover.Messages`, the paper's lift of networks,
+            mixes the block messages of linear, convolutional, embedding and attention layers across
+            covers (others: see :func:`mcover.nn.register`). "directed" and "messages" stand for
+            their defaults.
         seed: of noise and routes.
         noise: standard deviation of the Gaussian that separates the covers: a number, or a share
-            of each tensor's own standard deviation, such as "10%". The paper has 0.01.
+            of each tensor's own standard deviation, such as "10%"; "auto" is a share by rule, see
+            :func:`mcover.nn.noise.auto_noise`. The paper has 0.01. Covers that are given as modules
+            get none.
         select: which modules to lift: names, globs, or a predicate of name and module; what is
             not selected is shared by all covers. Without it, all that is not frozen is lifted.
         freeze: whether what is shared is left out of training.
@@ -79,6 +84,7 @@ def lift(
     Raises:
         McoverError: an argument is invalid; the message says what to write.
     """
+    _check_call(model, covers)
     check_model(model)
     if any(isinstance(module, Covered) for module in model.modules()):
         raise McoverError("the model is covered already; lift the base model, or its collapse().")
@@ -91,17 +97,29 @@ def lift(
             stacklevel=2,
         )
     given: Any = () if isinstance(covers, numbers.Integral) else covers
-    checks.check_instance("covers", given, Sequence, "how many, or a list of modules")
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    if not is_list:
+        checks.check_instance("covers", covers, int, "how many, or a list of modules")
     asked: Any = len(given) or covers
-    settings = Settings(asked, topology, routing_of(routing), noise)
+    if given and noise not in ("auto", 0):
+        warnings.warn(
+            f"noise={noise!r} does nothing where covers are given as modules, which start as they "
+            "are; leave it out.",
+            McoverWarning,
+            stacklevel=2,
+        )
+    names = selected_parameters(model, select)
+    share = auto_noise(model, names) if noise == "auto" else check_noise(noise)
+    words: Any = {"topology": topology, "routing": routing}  # Settings makes values of them
+    settings = Settings(asked, noise=0.0 if given else share, **words)
     count = settings.covers
-    topology.matrix(count)  # an impossible number is refused before anything is copied
+    settings.topology.matrix(count)  # an impossible number is refused before anything is copied
     check_covers(model, given)
-    names, state = selected_parameters(model, select), kept_buffers(model, buffers)
+    state = kept_buffers(model, buffers)
     root, freeze = seed_sequence(seed), checks.check_bool("freeze", freeze)
     with announced(f"copying the parameters of {type(model).__name__} for {count} covers"):
         net = stacked_copy(model, count, names, state, given)
-        if not given and count > 1 and settings.noise_std(1.0):
+        if count > 1 and settings.noise_std(1.0):
             add_noise(net, names, settings, root)
     if freeze:
         for name, value in net.named_parameters():
@@ -110,6 +128,16 @@ def lift(
     if isinstance(settings.routing, Messages) and settings.mixes:
         _check_mixing(covered)
     return covered
+
+
+def _check_call(model: Any, covers: Any) -> None:
+    """Refuses arguments in the wrong order, and a class in the place of a model."""
+    if isinstance(covers, nn.Module) and not isinstance(model, nn.Module):
+        raise McoverError("the model comes first; write lift(model, 4).")
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise McoverError(
+            f"lift takes a model, got its class; write lift({model.__name__}(...), ...)."
+        )
 
 
 def load(path: str | Path, model: nn.Module) -> Covered:

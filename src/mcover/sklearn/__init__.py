@@ -10,16 +10,14 @@ True
 
 from typing import TYPE_CHECKING, Any
 
+from mcover.extras import missing
+
 try:
     import sklearn.callback  # noqa: F401 (new in 1.9)
 except ModuleNotFoundError as error:
     if error.name not in ("sklearn", "sklearn.callback"):
         raise
-    raise ModuleNotFoundError(
-        "mcover.sklearn needs scikit-learn 1.9 or newer, which is not installed; write "
-        "pip install 'mcover[sklearn]'.",
-        name="sklearn",
-    ) from error
+    raise missing("mcover.sklearn", "scikit-learn 1.9 or newer", "sklearn") from error
 
 from mcover.sklearn.signs import MCoverCommitteeClassifier, MCoverPerceptronClassifier
 
@@ -43,9 +41,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ModuleNotFoundError(
-            f"mcover.sklearn.{name} needs torch, which is not installed; write "
-            "pip install 'mcover[sklearn]'.",
-            name="torch",
-        ) from error
+        raise missing(f"mcover.sklearn.{name}", "torch", "sklearn") from error
     return getattr(networks, name)

@@ -1,0 +1,41 @@
+"""The course of annealing runs at recorded sweeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trajectory:
+    """The course of each read at recorded sweeps, (reads, points); NaN where it did not get to."""
+
+    sweep: NDArray[np.int64]  # which sweeps, (points,)
+    temperature: NDArray[np.float64]  # their temperatures, (points,)
+    energy: NDArray[np.float64]  # lifted energy per cover and pattern
+    acceptance: NDArray[np.float64]  # accepted share of the proposals since the point before
+    overlap: NDArray[np.float64]  # teacher overlap R of the mean of the covers
+    cover_overlap: NDArray[np.float64]  # mean overlap between pairs of covers
+
+    def __repr__(self) -> str:
+        reads, points = self.energy.shape
+        ends = f"T = {self.temperature[0]:.4g} to {self.temperature[-1]:.4g}"
+        return (
+            f"<Trajectory: {points} points of {reads} reads, sweeps 0 to {self.sweep[-1]}, {ends}>"
+        )
+
+    def plot(self, title: str = "") -> Figure:
+        """Energy, overlaps and acceptance of each read (thin) and their mean (thick).
+
+        A figure of matplotlib's, which is in the extra ``plot``: ``.plot().savefig("run.png")``. A
+        notebook shows it by itself.
+        """
+        from mcover.figures import annealing_figure
+
+        return annealing_figure({"": self}, title)
