@@ -17,7 +17,7 @@ from mcover import statistics
 from mcover.statistics import Estimate
 from reproduction.planted import Annealed, PlantedTrial
 from reproduction.rows import Row, trial_id
-from reproduction.studies.structured import FAMILIES, ONE, SETTINGS, STRUCTURED, label_of
+from reproduction.studies.structured import FAMILIES, SETTINGS, label_of
 from reproduction.study import Rows
 from reproduction.summary import Point, Summary, Table, text
 
@@ -29,13 +29,13 @@ def score(rows: Sequence[Row]) -> float:
     return cost * max(1.0, math.log(0.01) / math.log1p(-share))
 
 
-def choose(settings: Iterable[Annealed], rows: Rows) -> Annealed:
+def choose(settings: Iterable[Annealed], rows: Rows, seeds: Iterable[int]) -> Annealed:
     """The setting of least geometric mean over families; every one has the same instances."""
-    seeds = STRUCTURED.choosing["paper"].own_seeds
+    used = tuple(seeds)
 
     def mean(one: Annealed) -> float:
         ids = [trial_id(PlantedTrial(family, one)) for family in FAMILIES.values()]
-        scores = [score([rows[name, seed] for seed in seeds]) for name in ids]
+        scores = [score([rows[name, seed] for seed in used]) for name in ids]
         return float(np.exp(np.mean(np.log(scores))))
 
     return min(settings, key=mean)
@@ -76,7 +76,9 @@ def _ratio(one: Point, own: Point) -> Estimate:
 def table(summary: Summary) -> Table:
     """The largest ratio of each method, with the family where it is."""
     lines = []
-    for (series, how), of in costs(summary).items():
+    for (series, how), every in costs(summary).items():
+        # Where neither solved anything there is no ratio; the number of families says so.
+        of = [one for one in every if not math.isnan(one.ratio.value)]
         worst = max(of, key=lambda one: one.ratio.value)
         middle = float(np.exp(np.mean(np.log([one.ratio.value for one in of]))))
         setting = next(
@@ -95,8 +97,3 @@ def table(summary: Summary) -> Table:
         *("geometric mean of ratios", "families", "n"),
     )
     return Table("One setting for all", header, tuple(lines))
-
-
-def chosen(rows: Rows) -> dict[str, Annealed]:
-    """What `choose` gives for each method; `structured.ONE` has to be the same."""
-    return {series: choose(SETTINGS[series].values(), rows) for series in ONE}

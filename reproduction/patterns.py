@@ -1,7 +1,7 @@
 """Patterns that are not independent coin flips, with labels of a planted teacher of ±1 weights.
 
-The number of inputs (and of hidden units) is odd, so that no teacher is ever undecided. The seeds
-of an instance are (seed, 0): equal patterns with equal seeds are the same instance for every method.
+The number of inputs (and of hidden units) is odd, so that no teacher is ever undecided. An instance
+has the seeds (seed, 0): equal patterns and seeds are the same instance for every method.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mcover import Vanilla, anneal
@@ -15,7 +17,7 @@ _NEAR = 2
 """Temperatures on either side of the crossing that the line is fitted to."""
 
 
-def acceptance_temperature(problem: Problem, seed: object) -> tuple[float, float]:
+def acceptance_temperature(problem: Problem, seed: Sequence[int]) -> tuple[float, float]:
     """T₀ of a problem, where one copy accepts 12 % of its proposals, and the seconds that it took.
 
     A copy cools from a temperature that is too high for any data: a flip changes the energy by at

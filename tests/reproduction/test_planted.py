@@ -1,4 +1,4 @@
-"""Patterns with structure have the statistics that they name, and trials on them are plain calls."""
+"""Patterns with structure have the statistics that they name; trials on them are plain calls."""
 
 from dataclasses import replace
 
@@ -82,7 +82,7 @@ def test_pixels_are_the_ones_that_vary_most():
 @pytest.mark.parametrize("family", [FAMILIES[0], FAMILIES[4], FAMILIES[5]], ids=str)
 def test_one_copy_accepts_that_share_at_the_temperature_found(family):
     problem = family.problem(0)
-    found, seconds = acceptance_temperature(problem, seed=1)
+    found, seconds = acceptance_temperature(problem, seed=[1])
     held = LinearSchedule(found, found, 1.0, sweeps=400)
     run = anneal(problem, Vanilla(), schedule=held, num_reads=6, seed=2, record=2)
     # Cooled slowly a copy accepts a little less; the rule needs no more than the scale.

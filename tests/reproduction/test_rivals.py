@@ -1,4 +1,4 @@
-"""Rivals of the annealers: each against a brute-force oracle on instances that can be enumerated."""
+"""Rivals of the annealers, against brute force on instances that can be enumerated."""
 
 from itertools import product
 
