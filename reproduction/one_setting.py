@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcover import statistics
 from mcover.statistics import Estimate
 from reproduction.planted import Annealed, PlantedTrial
 from reproduction.rows import Row, trial_id
-from reproduction.studies.structured import FAMILIES, SETTINGS, label_of
+from reproduction.studies.structured import ATTRACTING, FAMILIES, SETTINGS, label_of
 from reproduction.study import Rows
 from reproduction.summary import Point, Summary, Table, text
 
@@ -97,3 +99,66 @@ def table(summary: Summary) -> Table:
         *("geometric mean of ratios", "families", "n"),
     )
     return Table("One setting for all", header, tuple(lines))
+
+
+def overall(summary: Summary) -> Table:
+    """Methods compared over all families: the geometric mean of their ratios of TTS99.
+
+    The interval is a percentile bootstrap over the instances of each family, both methods together.
+    """
+    places = {(point.cell.panel, point.cell.series): point for point in summary.points}
+    lines = []
+    for end, how in (("", "own best"), (", one setting", "one setting")):
+        for first, second in _PAIRS:
+            names = [(family, f"{first}{end}", f"{second}{end}") for family in FAMILIES]
+            sides = [
+                (places[family, ours], places[family, theirs])
+                for family, ours, theirs in names
+                if (family, ours) in places and (family, theirs) in places
+            ]
+            pairs = [_paired(*both) for both in sides if both[0].rows and both[1].rows]
+            if pairs:
+                ratio = _geometric_mean(pairs)
+                lines.append((f"{first} / {second}", how, text(ratio, ".3g"), str(ratio.n)))
+    header = ("ratio of TTS99", "settings", "geometric mean over families [95 % interval]", "n")
+    return Table("All families together", header, tuple(lines))
+
+
+_PAIRS = (
+    (ATTRACTING, "M-cover"),
+    (ATTRACTING, "RSA"),
+    ("M-cover", "RSA"),
+    (ATTRACTING, "vanilla"),
+)
+_RESAMPLES = 2000
+
+
+def _paired(first: Point, second: Point) -> NDArray[np.float64]:
+    """Solved and core seconds of both on the instances that both have, shape (2, 2, n)."""
+    seeds = sorted(set(first.values) & set(second.values))
+    found = []
+    for point in (first, second):
+        kept = {row.seed: row.outcome for row in point.rows}
+        found.append([[kept[seed][name] for seed in seeds] for name in ("solved", "core_seconds")])
+    return np.array(found)
+
+
+def _geometric_mean(pairs: Sequence[NDArray[np.float64]]) -> Estimate:
+    """Of ratios of `score`; n counts the instances of all families."""
+    rng = np.random.default_rng(0)
+    drawn, value = np.zeros(_RESAMPLES), 0.0
+    for both in pairs:
+        n = both.shape[-1]
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
+        value += _log_ratio(both.sum(axis=-1), n)
+        drawn += _log_ratio(np.moveaxis(both @ counts.T, -1, 0), n)
+    low, high = np.exp(np.quantile(drawn, (0.025, 0.975)) / len(pairs))
+    total = sum(both.shape[-1] for both in pairs)
+    return Estimate(math.exp(value / len(pairs)), float(low), float(high), total)
+
+
+def _log_ratio(sums: NDArray[np.float64], n: int) -> Any:
+    """From sums over n instances of (solved, core seconds) of both methods, shape (..., 2, 2)."""
+    shares = (sums[..., 0] + 0.5) / (n + 1)
+    logs = np.log(sums[..., 1]) + np.log(np.maximum(1, math.log(0.01) / np.log1p(-shares)))
+    return logs[..., 0] - logs[..., 1]

@@ -178,9 +178,10 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
     for row in sorted(rows.values(), key=lambda row: row.seed):
         found.setdefault((row.trial_id, row.status), []).append(row)
 
+    # What a trial was chosen by is no test of it, nor of another cell with the same trial.
+    used = plan.choosing.own_seeds if any(cell.choices for cell in plan.cells) else ()
+
     def point(cell: Cell) -> Point:
-        # What a trial was chosen by is no test of it.
-        used = plan.choosing.own_seeds if cell.choices else ()
         done, failed = (
             tuple(row for row in found.get((cell.trial_id, how), ()) if row.seed not in used)
             for how in ("done", "failed")

@@ -1,5 +1,6 @@
 """One setting for all families: chosen by the rule that is stated, and its cost is a ratio."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -84,3 +85,22 @@ def test_ratios_are_over_the_own_best_on_the_same_instances(rows):
     wanted = paired_time_to_solution(side(ours), side(best)).difference
     (cost,) = [one for one in costs[series, "one setting"] if one.family == family]
     assert cost.ratio == wanted
+
+
+def test_over_all_families_the_ratio_is_a_geometric_mean():
+    """RSA costs twice as much in half of the families and as much in the others."""
+    ours, theirs = "M-cover that attracts, one setting", "RSA, one setting"
+    plan = STRUCTURED.plan("paper")
+    made = []
+    for cell in plan.cells:
+        if cell.series in (ours, theirs):
+            twice = cell.series == theirs and list(FAMILIES).index(cell.panel) % 2
+            cost = 2 if twice else 1
+            made += [row(cell.trial, s, s % 3 > 0, cost * (1 + s % 2)) for s in range(12)]
+    summary = summarize(STRUCTURED, "paper", plan, by_key(made))
+    (line,) = one_setting.overall(summary).lines
+    assert line[:2] == ("M-cover that attracts / RSA", "one setting")
+    value, low, high = map(float, re.findall(r"[\d.]+", line[2]))
+    assert value == pytest.approx(np.sqrt(0.5), rel=0.01)
+    assert low <= value <= high
+    assert line[3] == str(12 * len(FAMILIES))

@@ -9,6 +9,7 @@ from mcover.plain import from_plain
 from reproduction import data
 from reproduction.pages import RESULTS, check_pages
 from reproduction.perceptron import MessagePassingTrial, PerceptronTrial
+from reproduction.planted import PlantedTrial
 from reproduction.rows import KINDS, by_key, read_csv, trial_id
 from reproduction.studies import STUDIES, find_study
 from reproduction.studies.costs import CostTrial
@@ -76,7 +77,7 @@ CLASSES = {
     one.kind: one
     for one in (
         *(PerceptronTrial, MessagePassingTrial, NetworkTrial, RepeatedTrial, CommitteeTrial),
-        *(CostTrial, CoverTrial, DistilledTrial, BinaryTrial),
+        *(CostTrial, CoverTrial, DistilledTrial, BinaryTrial, PlantedTrial),
     )
 }  # fmt: skip
 
