@@ -36,7 +36,7 @@ from mcover.routing import draw_bank
 from mcover.seeds import Seed, seed_sequence
 
 _POLL_SECONDS = 0.2
-_SLICE_SECONDS = 0.1  # how long compiled code runs before it looks up
+_SLICE_SECONDS = 0.1  # of compiled code between two checks for an interrupt
 _TOGETHER = 32  # points of a trajectory whose overlaps are computed in one go
 _COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
 
@@ -109,9 +109,10 @@ def anneal(
             _warn("only the sign of a coupling counts, not its growth", "coupling_growth=0")
     num_reads = checks.check_int("num_reads", num_reads, 1)
     threads = checks.cpus() if workers is None else checks.check_int("workers", workers, 1)
-    for name, function in {"interrupt": interrupt, "progress": progress or None}.items():
-        if not (function is None or callable(function) or function is progress is True):
-            checks.check_instance(name, function, type(None), "a function")
+    if interrupt is not None:
+        checks.check_callable("interrupt", interrupt, "a function that says when to stop, or None")
+    if not isinstance(progress, bool):
+        checks.check_callable("progress", progress, "True, False or a function of an AnnealStatus")
     run = _Annealing(problem, options, num_reads, initial_states, record, min(threads, num_reads))
     seeds = seed_sequence(seed).spawn(num_reads)
     if progress is not True:

@@ -173,12 +173,11 @@ def random_signs(rng: np.random.Generator, shape: int | tuple[int, ...]) -> Sign
 
 def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Signs:
     """An int8 copy, refused unless every entry is ±1 and the shape is right."""
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "iuf" and array.size:
-            raise TypeError(f"its entries are of type {array.dtype}")
-    except (TypeError, ValueError) as error:  # ragged lists, text, objects
-        raise McoverError(f"{name} must be an array of -1 and +1: {error}.") from error
+    array = checks.as_array(name, values)
+    if array.dtype.kind not in "iuf" and array.size:
+        raise McoverError(
+            f"{name} must be an array of -1 and +1; its entries are of type {array.dtype}."
+        )
     fits = array.ndim == len(shape) and array.size > 0
     if not fits or any(want not in (None, n) for want, n in zip(shape, array.shape, strict=True)):
         wanted = ", ".join("any" if want is None else str(want) for want in shape)
@@ -197,6 +196,7 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
 
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file by name; never pickled objects, nor more than memory allows."""
+    path = checks.check_path("path", path)
     try:
         if not Path(path).is_file():  # a device or a pipe might have no end
             raise McoverError(
