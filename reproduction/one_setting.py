@@ -19,7 +19,7 @@ from mcover import statistics
 from mcover.statistics import Estimate
 from reproduction.planted import Annealed, PlantedTrial
 from reproduction.rows import Row, trial_id
-from reproduction.studies.structured import ATTRACTING, FAMILIES, SETTINGS, label_of
+from reproduction.studies.settings import ATTRACTING, FAMILIES, SETTINGS, label_of
 from reproduction.study import Rows
 from reproduction.summary import Point, Summary, Table, text
 
@@ -122,6 +122,11 @@ def overall(summary: Summary) -> Table:
                 lines.append((f"{first} / {second}", how, text(ratio, ".3g"), str(ratio.n)))
     header = ("ratio of TTS99", "settings", "geometric mean over families [95 % interval]", "n")
     return Table("All families together", header, tuple(lines))
+
+
+def tables(summary: Summary) -> tuple[Table, ...]:
+    """Both tables."""
+    return overall(summary), table(summary)
 
 
 _PAIRS = (

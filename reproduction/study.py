@@ -166,6 +166,8 @@ class Study:
     picture: Literal["lines", "outcomes", "growth", "times", "gain", "families"] = "lines"
     shows: Kind | None = None
     """Metrics that replace those of the kinds of trial (`rows.KINDS`)."""
+    more: Callable[[Any], tuple[Any, ...]] = lambda summary: ()
+    """Makes tables of its own from the summary of the study."""
     x_label: str = ""
     """Label of the swept quantity."""
     x_log: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -201,7 +201,8 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
         _gain_table(study, gains),
     )
     shown = tuple(table for table in further if table.lines)
-    return Summary(study, scale, points, measured, shown, *plan.progress(rows), gains)
+    found = Summary(study, scale, points, measured, shown, *plan.progress(rows), gains)
+    return replace(found, further=found.further + tuple(t for t in study.more(found) if t.lines))
 
 
 def outcome_table(summary: Summary, name: str) -> Table:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from reproduction.patterns import Patterns
 from reproduction.planted import Logistic, MessagePassing, PlantedTrial, Solver
-from reproduction.studies.structured import ATTRACTING, ONE, SMOKE
+from reproduction.studies.settings import ATTRACTING, ONE, SMOKE
 from reproduction.study import Cell, Cells, Scale, Study, at_scales
 
 # Wrong labels: no student is right on all patterns. Reads are so many that each annealer takes

@@ -11,16 +11,16 @@ from reproduction import one_setting
 from reproduction.one_setting import choose, score
 from reproduction.planted import PlantedTrial
 from reproduction.rows import by_key, make_row, read_csv
-from reproduction.studies.structured import (
+from reproduction.studies.settings import (
     FAMILIES,
     ONE,
     ONE_TEMPERATURE,
     SETTINGS,
-    STRUCTURED,
     TEMPERATURES,
     TEMPERATURES_SEEDS,
     plain,
 )
+from reproduction.studies.structured import STRUCTURED
 from reproduction.summary import summarize
 
 RESULTS = Path(__file__).parents[2] / "reproduction" / "results"
