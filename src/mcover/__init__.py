@@ -21,6 +21,7 @@ from mcover.annealing import (
     Perceptron,
     Vanilla,
     anneal,
+    solve,
     teacher_student,
 )
 from mcover.errors import McoverError
@@ -63,6 +64,7 @@ __all__ = [
     "cover_loss",
     "lift",
     "mix",
+    "solve",
     "teacher_student",
 ]
 

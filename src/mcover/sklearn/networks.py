@@ -149,6 +149,10 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         lr = checks.check_float("learning_rate_init", self.learning_rate_init, above=0)
         decay = checks.check_float("alpha", self.alpha, 0)
         sizes = [X.shape[1], *sizes, self._outputs]
+        # Weights, their gradients and AdamW's two moments, for each cover.
+        count = sum(outputs * (inputs + 1) for inputs, outputs in pairwise(sizes))
+        needed = 4 * count * X.dtype.itemsize * checks.check_int("covers", self.covers, 1)
+        checks.check_memory(needed, f"layers of {sizes} units", "write smaller hidden_layer_sizes")
         net = _layers(sizes, _ACTIVATIONS[activation], X.dtype, weights_seed)
         topology = GaussianRing(self.sigma) if self.topology is None else self.topology
         fresh = Directed(redraw_every=-(-len(X) // batch))
