@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mcover.errors import McoverError
 from reproduction.studies import (
-    attraction,
     binary,
     costs,
     league,
@@ -13,7 +12,6 @@ from reproduction.studies import (
     replicas,
     solution_times,
     structured,
-    structured_noise,
     when,
 )
 from reproduction.study import Study
@@ -34,9 +32,7 @@ STUDIES: dict[str, Study] = {
         perceptrons.VARIANTS,
         perceptrons.SWEEPS,
         solution_times.SOLUTION_TIMES,
-        attraction.ATTRACTION,
         structured.STRUCTURED,
-        structured_noise.STRUCTURED_NOISE,
         costs.COSTS,
         perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mcover import RSA, GaussianRing, LinearSchedule, MCover, McoverError, Vanilla, anneal
+from mcover.annealing import AutoSchedule
 from mcover.plain import from_plain, to_plain
 from reproduction import data
 from reproduction.patterns import Patterns
@@ -91,6 +92,15 @@ def test_one_copy_accepts_that_share_at_the_temperature_found(family):
     # Cooled slowly a copy accepts a little less; the rule needs no more than the scale.
     assert 0.5 * ACCEPTED < run.trajectory.acceptance[:, -1].mean() < 1.7 * ACCEPTED
     assert seconds > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
+def test_the_library_measures_the_same_temperature(family):
+    """Its automatic schedule has a probe of its own; either is as good as its 10 %."""
+    problem = family.problem(1)
+    ours = np.mean([acceptance_temperature(problem, [seed])[0] for seed in range(8)])
+    run = anneal(problem, Vanilla(), schedule=AutoSchedule(sweeps=2, factor=1.0), seed=0)
+    assert run.options.schedule.start == pytest.approx(ours, rel=0.2)
 
 
 def test_an_annealed_trial_is_the_plain_call():

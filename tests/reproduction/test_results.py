@@ -40,6 +40,7 @@ COUNTS = {
     "perceptron-variants": {"perceptron": 1400, "message-passing": 300},
     "sweeps-per-temperature": {"perceptron": 700},
     "time-to-solution": {"perceptron": 12320, "message-passing": 4080},
+    "structured": {"planted": 6078},
     "costs": {"cost": 240},
     "equal-budget": {"perceptron": 500, "network": 70, "repeated": 20},
     "low-data": {"network": 227},
