@@ -69,6 +69,13 @@ __all__ = [
 ]
 
 
+_MODULES = ("annealing", "nn", "optim", "permutations", "statistics")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES, "__doc__", "__version__"})
+
+
 def __getattr__(name: str) -> Any:
     """Imports torch when a name that needs it is first used."""
     if name not in ("cover_loss", "lift", "nn", "optim"):

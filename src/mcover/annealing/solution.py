@@ -30,7 +30,7 @@ class Solution:
     errors: int  # patterns that are wrong
     patterns: int
     margin: float
-    """The smallest margin of a pattern: y w·x / |w| of a perceptron, votes / √K of a committee."""
+    """The smallest margin of a pattern: y w·x / ‖w‖ of a perceptron, votes / √K of a committee."""
     restarts: int  # that count for the outcome
     restart: int  # the number of the one that the student comes from
     readout: str  # which student of it: "majority", "cover 3", "polish", or "sum of 7"
