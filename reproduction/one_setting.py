@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from mcover import statistics
 from mcover.statistics import Estimate
+from reproduction.families import ATTRACTING, FAMILIES, SETTINGS, label_of
 from reproduction.planted import Annealed, PlantedTrial
 from reproduction.rows import Row, trial_id
-from reproduction.studies.settings import ATTRACTING, FAMILIES, SETTINGS, label_of
 from reproduction.study import Rows
 from reproduction.summary import NOTHING, Point, Summary, Table, text
 

@@ -6,6 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from reproduction import one_setting
+from reproduction.families import (
+    ATTRACTING,
+    FAMILIES,
+    ONE,
+    ONE_TEMPERATURE,
+    SETTINGS,
+    SMOKE,
+)
 from reproduction.patterns import Patterns
 from reproduction.planted import (
     Annealed,
@@ -16,14 +24,6 @@ from reproduction.planted import (
 )
 from reproduction.rows import STRUCTURED as SHOWN
 from reproduction.rows import Trial
-from reproduction.studies.settings import (
-    ATTRACTING,
-    FAMILIES,
-    ONE,
-    ONE_TEMPERATURE,
-    SETTINGS,
-    SMOKE,
-)
 from reproduction.study import Cell, Cells, Choosing, Scale, Study, at_scales
 
 # Rivals, and on how many instances: some take long. What message passing is set to was not chosen

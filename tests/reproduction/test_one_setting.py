@@ -8,10 +8,7 @@ import pytest
 
 from mcover.statistics import paired_time_to_solution
 from reproduction import one_setting
-from reproduction.one_setting import choose, score
-from reproduction.planted import PlantedTrial
-from reproduction.rows import by_key, make_row, read_csv
-from reproduction.studies.settings import (
+from reproduction.families import (
     FAMILIES,
     ONE,
     ONE_TEMPERATURE,
@@ -20,6 +17,9 @@ from reproduction.studies.settings import (
     TEMPERATURES_SEEDS,
     plain,
 )
+from reproduction.one_setting import choose, score
+from reproduction.planted import PlantedTrial
+from reproduction.rows import by_key, make_row, read_csv
 from reproduction.studies.structured import STRUCTURED
 from reproduction.summary import summarize
 
