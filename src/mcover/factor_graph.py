@@ -41,6 +41,9 @@ class FactorGraph:
 
     Args:
         factors: :class:`~mcover.factor_graph.Factor` objects, or pairs ``(loss, variables)``.
+        domains: the values that :func:`mcover.anneal` may give to each variable: some values for
+            all of them, ``(-1, 1)`` by default, or a dict ``{variable: values}`` for those that
+            have others than ±1. The objectives take any values.
 
     An Ising triangle, its cover as an undirected graph again (``wiring="sym"``):
 
@@ -65,7 +68,9 @@ class FactorGraph:
     """
 
     def __init__(
-        self, factors: Iterable[Factor | tuple[Callable[..., Any], Sequence[int]]]
+        self,
+        factors: Iterable[Factor | tuple[Callable[..., Any], Sequence[int]]],
+        domains: Sequence[Any] | Mapping[int, Sequence[Any]] = (-1, 1),
     ) -> None:
         try:
             self.factors = tuple(
@@ -80,9 +85,18 @@ class FactorGraph:
         for index, factor in enumerate(self.factors):
             _check_factor(index, factor)
         self.variables = 1 + max(i for factor in self.factors for i in factor.variables)
+        self.domains = _domains(domains, self.variables)
+
+    def __repr__(self) -> str:
+        widest = max(len(factor.variables) for factor in self.factors)
+        return (
+            f"<FactorGraph: {len(self.factors)} factors of up to {widest} of {self.variables} "
+            "variables>"
+        )
 
     def objective(self, values: Sequence[Any]) -> Any:
         """The base objective L(w), for ``values`` indexed by variable."""
+        _check_values("values", values, self.variables)
         return sum(factor.loss(*(values[i] for i in factor.variables)) for factor in self.factors)
 
     def lift(
@@ -134,14 +148,15 @@ class FactorGraph:
         if lost:
             raise McoverError(
                 f"no destination of the bank is in factor {lost[0]} (and {len(lost) - 1} more), so "
-                "they would drop out of the objective; draw a larger bank."
+                "they would drop out of the objective; draw a larger bank, or, annealing, write "
+                "bank=None for all destinations."
             )
         keys = [(a, i, j) for a in of for i in kept[a] for j in of[a] if j != i]
         routes = {(a, i, j): bank.routes[slot[i], j] for a, i, j in keys}
         return GraphCover(self, bank.covers, kept, routes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GraphCover:
     """A factor graph on M covers, for one realisation of the routes.
 
@@ -153,6 +168,9 @@ class GraphCover:
     destinations: Mapping[int, tuple[int, ...]]  # those retained of each factor
     routes: Mapping[tuple[int, int, int], Sequence[int]]  # ρ_{a→i,j} by (a, i, j)
 
+    def __repr__(self) -> str:
+        return f"<GraphCover: {self.covers} covers of {self.graph!r}, {len(self.routes)} routes>"
+
     def context(self, incidence: tuple[int, int], cover: int, values: Any) -> list[Any]:
         """What ℓ_{a→i}, the incidence (a, i), reads for w_i^(α): a value for each variable of a."""
         a, i = incidence
@@ -163,11 +181,14 @@ class GraphCover:
 
     def objective(self, values: Any) -> Any:
         """L_M(W | ρ), the sum over covers of the routed local losses."""
-        if len(values) != self.covers:
+        shape = f"values[cover][variable], shape ({self.covers}, {self.graph.variables})"
+        if _length(values) != self.covers:
             raise McoverError(
-                f"values hold {len(values)} covers, the lift {self.covers}; write values[cover]"
-                "[variable], covers first."
+                f"values {_seen(values, 'covers')}, the lift has {self.covers}; write {shape}, "
+                "covers first."
             )
+        for cover in range(self.covers):
+            _check_values(f"values[{cover}]", values[cover], self.graph.variables)
         total: Any = 0
         for a, factor in enumerate(self.graph.factors):
             share = 1 / len(self.destinations[a])
@@ -176,6 +197,46 @@ class GraphCover:
                 for cover in range(self.covers):
                     total = total + share * loss(*self.context((a, i), cover, values))
         return total
+
+
+def _length(values: Any) -> int | None:
+    try:
+        return len(values)
+    except TypeError:  # a number, or an array without dimensions
+        return None
+
+
+def _seen(values: Any, what: str) -> str:
+    length = _length(values)
+    return f"is {checks.shown(values)}" if length is None else f"hold {length} {what}"
+
+
+def _check_values(name: str, values: Any, variables: int) -> None:
+    if _length(values) != variables:
+        raise McoverError(
+            f"{name} {_seen(values, 'entries')}, the graph has {variables} variables; write one "
+            "value for each variable, in order."
+        )
+
+
+def _domains(domains: Any, variables: int) -> tuple[tuple[Any, ...], ...]:
+    """The values of each variable as tuples."""
+    given = domains if isinstance(domains, Mapping) else dict.fromkeys(range(variables), domains)
+    for variable, values in given.items():
+        checks.check_int("a variable of domains", variable, 0, variables - 1)
+        if isinstance(values, str) or not _length(values) or _repeats(values):
+            raise McoverError(
+                f"the domain of variable {variable} is {checks.shown(values)}; write its values, "
+                "each once, such as (-1, 1) or range(3)."
+            )
+    return tuple(tuple(given.get(variable, (-1, 1))) for variable in range(variables))
+
+
+def _repeats(values: Any) -> bool:
+    try:
+        return len(set(values)) < len(values)
+    except TypeError:  # values that cannot be told apart by hash, such as lists
+        return True
 
 
 def _check_factor(index: int, factor: Factor) -> None:
