@@ -236,7 +236,7 @@ def _estimate(metric: Metric, rows: Sequence[Row]) -> Estimate:
 
 @lru_cache(maxsize=4096)
 def _mean(values: tuple[float, ...]) -> Estimate:
-    """Studies share cells: a bootstrap of the same trials is made once."""
+    """Studies share cells: the same trials are averaged once."""
     return statistics.mean(values)
 
 

@@ -1,11 +1,17 @@
+"""Estimates, their intervals and tests. As a script, prints how often intervals cover the truth."""
+
 import itertools
+import math
+import sys
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.stats import permutation_test
 
 from mcover import McoverError
 from mcover.statistics import (
+    Estimate,
     fraction,
     holm,
     mean,
@@ -14,19 +20,96 @@ from mcover.statistics import (
     time_to_solution,
 )
 
-
-def test_mean_intervals_cover_the_truth_as_often_as_they_say():
-    rng = np.random.default_rng(0)
-    hits = 0
-    for trial in range(150):
-        estimate = mean(rng.normal(3.0, 2.0, size=40), seed=trial)
-        hits += estimate.low <= 3.0 <= estimate.high
-    assert 0.88 < hits / 150 <= 1.0
+SIZES = (3, 5, 10, 20, 50, 200)
 
 
-def test_mean_of_equal_values_is_a_point():
-    estimate = mean([0.5] * 7)
-    assert (estimate.value, estimate.low, estimate.high, estimate.n) == (0.5, 0.5, 0.5, 7)
+def two_kinds(p):
+    """Outcomes of the perceptron: solved with probability p, else far off."""
+
+    def draw(rng, size):
+        solved, failed = 0.01 + 0.003 * rng.random(size), rng.normal(0.16, 0.02, size)
+        return np.where(rng.random(size) < p, solved, failed)
+
+    return draw, 0.0115 * p + 0.16 * (1 - p)
+
+
+def differences(rng, size):
+    return two_kinds(0.9)[0](rng, size) - two_kinds(0.7)[0](rng, size)
+
+
+# Laws that occur in the studies, with their means.
+LAWS = {
+    "normal": (lambda rng, size: rng.normal(3.0, 2.0, size), 3.0),
+    "bounded, flat": (lambda rng, size: rng.random(size), 0.5),
+    "bounded, skewed (beta 2, 8)": (lambda rng, size: rng.beta(2, 8, size), 0.2),
+    "discrete with ties (0 to 3)": (lambda rng, size: rng.integers(0, 4, size), 1.5),
+    "counts (Poisson 1)": (lambda rng, size: rng.poisson(1.0, size), 1.0),
+    "two kinds, half of each": two_kinds(0.5),
+    "two kinds, 0.3 of one": two_kinds(0.7),
+    "differences of two kinds": (differences, 0.2 * (0.0115 - 0.16)),
+    "skewed (gamma 2)": (lambda rng, size: rng.gamma(2.0, size=size), 2.0),
+    "skewed (exponential)": (lambda rng, size: rng.exponential(size=size), 1.0),
+    "heavy tail (lognormal, σ = 1)": (lambda rng, size: rng.lognormal(size=size), np.exp(0.5)),
+    "two kinds, 0.1 of one": two_kinds(0.9),
+}
+# Where 0.90 is not reached: the docstring of mean says so.
+SHORT = {
+    ("two kinds, half of each", 3): 0.72,
+    ("two kinds, 0.3 of one", 3): 0.59,
+    ("two kinds, 0.3 of one", 5): 0.80,
+    ("differences of two kinds", 3): 0.67,
+    ("differences of two kinds", 5): 0.82,
+    ("skewed (exponential)", 3): 0.85,
+    ("skewed (exponential)", 5): 0.85,
+    ("skewed (exponential)", 10): 0.87,
+    ("heavy tail (lognormal, σ = 1)", 3): 0.81,
+    ("heavy tail (lognormal, σ = 1)", 5): 0.80,
+    ("heavy tail (lognormal, σ = 1)", 10): 0.80,
+    ("heavy tail (lognormal, σ = 1)", 20): 0.83,
+    ("heavy tail (lognormal, σ = 1)", 50): 0.88,
+    ("two kinds, 0.1 of one", 3): 0.23,
+    ("two kinds, 0.1 of one", 5): 0.38,
+    ("two kinds, 0.1 of one", 10): 0.60,
+    ("two kinds, 0.1 of one", 20): 0.85,
+    ("two kinds, 0.1 of one", 50): 0.86,
+}
+
+
+def covered(law, n, samples):
+    """Share of the intervals of so many samples that hold the mean; those without one count not."""
+    draw, truth = LAWS[law]
+    found = [mean(one) for one in draw(np.random.default_rng(n), (samples, n))]
+    kept = [one for one in found if not math.isnan(one.low)]
+    return np.mean([one.low <= truth <= one.high for one in kept])
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_mean_intervals_cover_the_truth_as_often_as_they_say(law):
+    least = 0.93 if law == "normal" else 0.90
+    for n in SIZES:
+        found = covered(law, n, 1000)
+        assert found >= SHORT.get((law, n), least), n
+        assert found > 0.9 or (law, n) in SHORT
+
+
+def test_mean_intervals_are_students():
+    values = np.random.default_rng(0).normal(size=11)
+    theirs = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    found = mean(values)
+    assert (found.low, found.high) == pytest.approx(tuple(theirs))
+    huge, tiny = mean(values * 1e306), mean(values * 1e-300)
+    assert huge.low == pytest.approx(found.low * 1e306)
+    assert tiny.high == pytest.approx(found.high * 1e-300)
+
+
+@pytest.mark.parametrize(
+    "values", [[0.25], [1.0, 2.0], [0.5] * 7, [0.1, 0.3 - 0.2, 0.1], [0, 0, 0]]
+)
+def test_few_or_equal_values_have_no_interval(values):
+    found = mean(values)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert f"{found:.2f}" == f"{np.mean(values):.2f} [–]"
 
 
 def test_fraction_is_wilsons():
@@ -34,6 +117,10 @@ def test_fraction_is_wilsons():
     z, n, p = 1.959964, 10, 0.8
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    for hits in range(31):
+        theirs = stats.binomtest(hits, 30).proportion_ci(method="wilson")
+        found = fraction(np.arange(30) < hits)
+        assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-14)
     estimate = fraction([True] * 8 + [False] * 2)
     assert estimate.value == 0.8
     assert estimate.low == pytest.approx(centre - half, abs=1e-5)
@@ -48,6 +135,45 @@ def test_time_to_solution_is_the_cost_of_restarts():
     never = time_to_solution([False] * 5, [7.0] * 5)
     assert never.value == np.inf
     assert never.low < np.inf
+
+
+def instances(rng, solved, cost):
+    """Trials with their costs: less where solved, as annealers stop there."""
+    return solved, cost * np.where(solved, 0.4, 1.0) * rng.lognormal(0, 0.3, len(solved))
+
+
+def true_time(p, cost):
+    each = cost * np.exp(0.045) * (0.4 * p + 1 - p)
+    return each * np.log(0.01) / np.log1p(-p)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.3, 0.9])
+def test_intervals_of_times_to_solution_cover_the_truth(p):
+    for n in SIZES:
+        rng, truth = np.random.default_rng(n), true_time(p, 2.0)
+        found = [time_to_solution(*instances(rng, rng.random(n) < p, 2.0)) for _ in range(300)]
+        assert np.mean([one.low <= truth <= one.high for one in found]) > 0.88
+
+
+@pytest.fixture
+def untested(monkeypatch):
+    """Ratios without their test, which takes longer than the interval."""
+    monkeypatch.setattr("mcover.statistics._flip_test", lambda *_: 1.0)
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.3, 0.5), (0.9, 0.5), (0.05, 0.1), (0.97, 0.9)])
+def test_intervals_of_ratios_cover_the_truth_as_often_as_they_say(p, q, untested):
+    truth = true_time(p, 1.0) / true_time(q, 2.0)
+    for n in SIZES:
+        rng, hits = np.random.default_rng(n), []
+        for number in range(200):
+            uniform = rng.random((2, n))
+            if number % 2:  # an instance is as hard for both
+                uniform[1] = uniform[0]
+            sides = instances(rng, uniform[0] < p, 1.0), instances(rng, uniform[1] < q, 2.0)
+            found = paired_time_to_solution(*sides).difference
+            hits.append(found.low <= truth <= found.high)
+        assert np.mean(hits) > 0.89, n
 
 
 def runs(solved, cost):
@@ -82,18 +208,6 @@ def test_the_test_of_a_ratio_swaps_methods_within_instances():
     assert paired_time_to_solution(ours, theirs).p == pytest.approx(min(1, 2 * least))
 
 
-def test_intervals_of_ratios_cover_the_truth_as_often_as_they_say():
-    rng = np.random.default_rng(0)
-    truth = np.log1p(-0.3) / np.log1p(-0.5)
-    hits = 0
-    for _ in range(150):
-        hard = rng.random(80)  # of an instance, for both
-        ours, theirs = runs(hard < 0.5, [1] * 80), runs(hard < 0.3, [1] * 80)
-        found = paired_time_to_solution(ours, theirs).difference
-        hits += found.low <= truth <= found.high
-    assert 0.88 < hits / 150 <= 1.0
-
-
 def test_ratios_without_solutions_are_bounds():
     solves, never = runs([1, 0] * 10, [1] * 20), runs([0] * 20, [1] * 20)
     found = paired_time_to_solution(never, solves)
@@ -114,7 +228,7 @@ def test_paired_permutations_are_exact_for_few_pairs():
     assert found.p == pytest.approx(6 / 8)
     shifted = paired(np.arange(12) + 1.0, np.arange(12))
     assert shifted.p == pytest.approx(2 / 2**12)
-    assert (shifted.difference.low, shifted.difference.high) == (1.0, 1.0)
+    assert f"{shifted.difference}" == "1.0000 [–] (n = 12)"
 
 
 def test_pairing_finds_what_spread_between_instances_hides():
@@ -152,13 +266,43 @@ def test_holm_agrees_with_published_examples():
 
 def test_formats_show_the_interval():
     assert f"{fraction([True, False]):.2f}" == "0.50 [0.09, 0.91]"
-    assert str(mean([1.0, 1.0])) == "1.0000 [1.0000, 1.0000] (n = 2)"
-
-
-def test_an_interval_of_one_value_is_not_certainty():
-    assert f"{mean([0.25]):.2f}" == "0.25 [–]"
-    assert str(mean([0.25])) == "0.2500 [–] (n = 1)"
+    assert str(mean([1.0, 2.0, 4.0])) == "2.3333 [-1.4612, 6.1279] (n = 3)"
     assert f"{fraction([True]):.2f}" == "1.00 [0.21, 1.00]"
+    assert str(time_to_solution([True, False], [1.0, 1.0])) == "6.6439 [–] (n = 2)"
+
+
+def test_an_estimate_is_a_number_with_a_plain_repr():
+    assert float(mean([1.0, 2.0, 6.0])) == 3.0
+    for found in (
+        *(
+            mean([1.0, 2.0, 4.0]),
+            fraction([True, False]),
+            time_to_solution([True], [np.float32(2)]),
+        ),
+        *(Estimate(np.float64(1), np.float64(0), np.float64(2), 3), paired([1.0, 2], [2.0, 4])),
+        paired_time_to_solution(runs([1, 0, 1], [1, 2, 3]), runs([1, 1, 1], [1, 2, 3])),
+    ):
+        assert "np." not in repr(found)
+
+
+def test_pairs_that_share_much_have_narrower_ratios(untested):
+    """What both methods find hard is no difference between them."""
+    rng = np.random.default_rng(3)
+    hard, cost = rng.random(100), np.ones(100)
+    apart = paired_time_to_solution((hard < 0.5, cost), (rng.random(100) < 0.4, cost)).difference
+    alike = paired_time_to_solution((hard < 0.5, cost), (hard < 0.4, cost)).difference
+    assert np.log(alike.high / alike.low) < 0.6 * np.log(apart.high / apart.low)
+
+
+def test_costs_below_the_resolution_of_a_clock_have_no_interval():
+    assert str(time_to_solution([True, False, True], [0.0] * 3)) == "0.0000 [–] (n = 3)"
+    assert time_to_solution([False] * 3, [0.0] * 3).value == np.inf
+    found = paired_time_to_solution(runs([1, 0, 1], [0] * 3), runs([1, 1, 1], [1] * 3)).difference
+    assert str(found) == "0.0000 [–] (n = 3)"
+
+
+ENDLESS = []
+ENDLESS.append(ENDLESS)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +325,9 @@ def test_an_interval_of_one_value_is_not_certainty():
             "as many values on both sides; got 1 and 2",
         ),
         (lambda: holm(["a"]), "p_values is"),
+        (lambda: mean(ENDLESS), "values is"),
+        (lambda: paired([1.0, 2.0], [2.0, 3.0], seed=ENDLESS), "seed is"),
+        (lambda: paired([1.0, 2.0], [2.0, 3.0], seed=-1), "seed is -1"),
         (lambda: holm([[0.1, 0.2]]), "p_values is"),
     ],
 )
@@ -210,9 +357,17 @@ def test_equal_sums_count_as_equal_in_whichever_order_they_are_added():
     assert paired([0.1, 0.2, -0.3], [0.0, 0.0, 0.0]).p == 1.0
 
 
-def test_an_interval_does_not_depend_on_the_order_in_which_a_cpu_sums(monkeypatch):
-    """Resamples of few values tie often: last bits must not decide on which side they fall."""
-    values = np.array([0.0614, 0.0605, 0.0600, 0.0590, 0.0592])
-    forwards, original = mean(values), np.mean
-    monkeypatch.setattr(np, "mean", lambda x, axis=None: original(x[..., ::-1], axis=axis))
-    assert mean(values) == forwards
+def test_an_interval_does_not_depend_on_the_order_in_which_a_cpu_sums():
+    values = np.random.default_rng(0).normal(size=1000) * 10.0 ** np.arange(1000).clip(0, 12)
+    assert mean(values) == mean(values[::-1])
+
+
+def main():
+    """The table in the docstring of mean."""
+    for law in LAWS:
+        shares = "  ".join(f"{covered(law, n, 20_000):.2f} " for n in SIZES)
+        sys.stdout.write(f"    {law:41} {shares.rstrip()}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 """Numbers with their intervals: nothing here returns a bare mean."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,26 +11,39 @@ from numpy.typing import ArrayLike, NDArray
 from mcover import checks
 from mcover.errors import McoverError
 
-_RESAMPLES = 9999
 _PERMUTATIONS = 99_999
 _BATCH_BYTES = 1 << 23
 _EXACT_PAIRS = 16
 _KEPT_PAIRS = 256  # up to 25 MB of signs
+_Z = 1.959963984540054  # 0.975 quantile of the normal law
+_FEWEST = 3  # values for an interval: of two, that of Student's t is 13 times their distance
+_EQUAL = 1e-12  # values that differ by less, relative to the largest, differ by rounding alone
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval and the number of samples behind it."""
+    """A value with its 95 % interval and the number of samples behind it.
+
+    ``float(estimate)`` is the value. ``low`` and ``high`` are nan, and printed as a dash, where
+    the samples say nothing about the spread: fewer than three, or all of them equal.
+    """
 
     value: float
     low: float
     high: float
     n: int
 
+    def __post_init__(self) -> None:
+        for name in ("value", "low", "high"):  # not np.float64, whose repr names its type
+            object.__setattr__(self, name, float(getattr(self, name)))
+
+    def __float__(self) -> float:
+        return self.value
+
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
-        if self.n == 1 and self.low == self.high:  # no interval from one value
+        if math.isnan(self.low):
             return f"{self.value:{spec}} [–]"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
@@ -37,29 +51,54 @@ class Estimate:
         return f"{self:.4f} (n = {self.n})"
 
 
-def mean(values: ArrayLike, seed: int = 0) -> Estimate:
-    """Mean with a bias-corrected bootstrap interval (a point where all values agree or n = 1)."""
-    from scipy.stats import bootstrap
+def mean(values: ArrayLike) -> Estimate:
+    """Mean with the interval of Student's t; none for fewer than three values or equal ones.
+
+    Of 95 % intervals, so many held the true mean (``python tests/test_statistics.py``):
+
+    ========================================= ====== ====== ====== ====== ====== =======
+    values                                    n = 3  n = 5  n = 10 n = 20 n = 50 n = 200
+    ========================================= ====== ====== ====== ====== ====== =======
+    normal                                     0.95   0.95   0.95   0.95   0.95   0.95
+    bounded, flat                              0.92   0.94   0.95   0.95   0.95   0.95
+    bounded, skewed (beta 2, 8)                0.93   0.93   0.94   0.94   0.95   0.95
+    discrete with ties (0 to 3)                1.00   0.94   0.95   0.95   0.95   0.95
+    counts (Poisson 1)                         1.00   0.96   0.94   0.94   0.95   0.95
+    two kinds, half of each                    0.77   0.94   0.94   0.95   0.95   0.95
+    two kinds, 0.3 of one                      0.63   0.83   0.93   0.94   0.94   0.95
+    differences of two kinds                   0.71   0.86   0.93   0.95   0.95   0.95
+    skewed (gamma 2)                           0.92   0.92   0.93   0.93   0.94   0.95
+    skewed (exponential)                       0.88   0.88   0.90   0.92   0.93   0.95
+    heavy tail (lognormal, σ = 1)              0.84   0.82   0.84   0.87   0.90   0.93
+    two kinds, 0.1 of one                      0.27   0.41   0.64   0.88   0.91   0.94
+    ========================================= ====== ====== ====== ====== ====== =======
+
+    So the interval is too narrow for few values of a skewed law, and for outcomes of two kinds, one
+    of them rare: samples without the rare kind do not know of it. There, report the
+    :func:`fraction` of each kind too. A studentized bootstrap covers skewed laws better, but its
+    intervals of ten values are up to 16 times as long, and it fails in the same way on rare kinds.
+
+    >>> print(mean([1, 2, 4]))
+    2.3333 [-1.4612, 6.1279] (n = 3)
+    >>> print(mean([0, 0, 0]))
+    0.0000 [–] (n = 3)
+    """
+    from scipy.special import stdtrit
 
     sample = checks.check_floats("values", values).ravel()
-    centre = float(sample.mean())
-    if np.ptp(sample) == 0:
-        return Estimate(centre, centre, centre, len(sample))
-    # Resamples of few values often tie with their mean. On a grid this fine sums are exact, so that
-    # a CPU's order of summation breaks no tie and the interval is the same everywhere.
-    bits = 52 - len(sample).bit_length()
-    grid = 2.0 ** (np.frexp(np.abs(sample).max())[1] - bits)
-    rng = np.random.default_rng(seed)
-    with np.errstate(invalid="ignore"):
-        drawn = bootstrap(
-            (np.rint(sample / grid),),
-            np.mean,
-            n_resamples=_RESAMPLES,
-            method="BCa",
-            rng=rng,
-        )
-    interval = drawn.confidence_interval
-    return Estimate(centre, grid * float(interval.low), grid * float(interval.high), len(sample))
+    n = len(sample)
+    # Sums are exact (fsum): the same on every CPU, and for any order of the values. Powers of two
+    # keep them within the range of floats.
+    _, exponent = np.frexp(np.abs(sample).max())
+    scaled = np.ldexp(sample, -exponent)
+    centre = math.fsum(scaled) / n
+    if n < _FEWEST or np.ptp(scaled) <= _EQUAL:
+        return Estimate(np.ldexp(centre, exponent), math.nan, math.nan, n)
+    spread = math.sqrt(math.fsum((scaled - centre) ** 2) / (n - 1) / n)
+    half = float(stdtrit(n - 1, 0.975)) * spread
+    with np.errstate(over="ignore"):
+        value, low, high = np.ldexp([centre, centre - half, centre + half], exponent)
+    return Estimate(value, low, high, n)
 
 
 def fraction(hits: ArrayLike) -> Estimate:
@@ -68,24 +107,61 @@ def fraction(hits: ArrayLike) -> Estimate:
     >>> print(fraction([True, True, False, True]))
     0.7500 [0.3006, 0.9544] (n = 4)
     """
-    from scipy.stats import binomtest
-
     flags = checks.check_bools("hits", hits).ravel()
-    count = int(flags.sum())
-    interval = binomtest(count, len(flags)).proportion_ci(method="wilson")
-    return Estimate(count / len(flags), float(interval.low), float(interval.high), len(flags))
+    n, p = len(flags), int(flags.sum()) / len(flags)
+    middle = (p + _Z * _Z / (2 * n)) / (1 + _Z * _Z / n)
+    half = _Z / (1 + _Z * _Z / n) * math.sqrt(p * (1 - p) / n + (_Z / (2 * n)) ** 2)
+    # Nothing lies beyond what was always or never seen, not even by rounding.
+    return Estimate(p, middle - half if p > 0 else 0.0, middle + half if p < 1 else 1.0, n)
 
 
 def time_to_solution(solved: ArrayLike, cost: ArrayLike, certainty: float = 0.99) -> Estimate:
     """Expected cost of restarts until a solution is seen with the given certainty (TTS).
 
-    mean cost × log(1 − certainty) / log(1 − p), at least one run; the interval is that of the
-    solved fraction p. Infinite where nothing was solved.
+    mean cost × log(1 − certainty) / log(1 − p), at least one run, where p is the solved fraction.
+    Infinite where nothing was solved. The interval joins Wilson's of p with that of the mean costs
+    of solved and unsolved trials; there is none for fewer than three trials. In simulations (p =
+    0.05 to 0.9) it covers 0.91 to 0.98, and 0.89 at n = 3.
     """
     (costs, p), certainty = _costs(solved, cost), _certainty(certainty)
-    each = float(costs.mean())
-    value, low, high = each * _restarts(np.array([p.value, p.high, p.low]), certainty)
-    return Estimate(float(value), float(low), float(high), p.n)
+    flags = np.asarray(solved).ravel()
+    value, low, high = _log_time(flags, costs, p, certainty)
+    if not p.value:
+        return Estimate(np.inf, np.exp(low), high, p.n)
+    expected = costs.mean() * float(_restarts(np.array(p.value), certainty))
+    return Estimate(expected, expected * np.exp(low - value), expected * np.exp(high - value), p.n)
+
+
+def _log_time(
+    flags: NDArray[np.bool_], costs: NDArray[np.float64], p: Estimate, certainty: float
+) -> NDArray[np.float64]:
+    """Logarithms of a time to solution and of the ends of its interval."""
+    from scipy.special import stdtrit
+
+    n, each = p.n, costs.mean()
+    if not each:  # below the resolution of a clock
+        return np.array([-np.inf if p.value else np.inf, np.nan, np.nan])
+    kinds = [costs[flags == kind] for kind in (True, False)]
+    of_solved, of_others = (some.mean() if len(some) else each for some in kinds)
+
+    def at(q: float) -> float:
+        """The logarithm if q were the solved fraction: it moves the mean cost as well."""
+        with np.errstate(divide="ignore"):
+            runs = np.log(_restarts(np.array(q), certainty))
+        return float(np.log(q * of_solved + (1 - q) * of_others) + runs)
+
+    value = at(p.value)
+    if n < _FEWEST:
+        return np.array([value, np.nan, np.nan])
+    left_over = sum(float(((some - some.mean()) ** 2).sum()) for some in kinds if len(some))
+    freedom = n - sum(len(some) > 0 for some in kinds)
+    cost_error = stdtrit(freedom, 0.975) * math.sqrt(left_over / freedom / n) / each
+    if not p.value:
+        return np.array([value, at(p.high) - cost_error, np.inf])
+    # Distances of both ends add in squares: the variances are recovered from the intervals
+    # (Zou and Donner, Statistics in Medicine 27, 1693, 2008).
+    down, up = (math.hypot(at(end) - value, cost_error) for end in (p.high, p.low))
+    return np.array([value, value - down, value + up])
 
 
 def _certainty(certainty: float) -> float:
@@ -121,18 +197,18 @@ class Comparison:
 def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
     """Mean difference of paired values, tested by flipping signs within pairs.
 
-    The test is exact up to 16 pairs; beyond, 99,999 drawn flips bound p from below at 2·10⁻⁵.
+    The interval is that of :func:`mean`. The test is exact up to 16 pairs; beyond, 99,999 drawn
+    flips bound p from below at 2·10⁻⁵.
 
     >>> paired([1, 2, 3, 4, 5], [2, 4, 6, 8, 10]).p  # all five signs alike: 2 / 2⁵
     0.0625
     """
+    seed = checks.check_int("seed", seed, 0)
     ours, theirs = (
         checks.check_floats("first", first).ravel(),
         checks.check_floats("second", second).ravel(),
     )
-    if ours.shape != theirs.shape:
-        seen = f"{len(ours)} and {len(theirs)}"
-        raise McoverError(f"pairs need as many values on both sides; got {seen}.")
+    _check_pairs(ours, theirs)
     differences = ours - theirs
     n, slack = len(differences), 1e-14 * len(differences) * np.abs(differences).sum()
 
@@ -141,7 +217,7 @@ def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
 
     # Sums in another order still count as equal.
     p = _flip_test(flipped, n, float(differences.sum()), slack, seed) if n > 1 else np.nan
-    return Comparison(mean(differences, seed), p)
+    return Comparison(mean(differences), p)
 
 
 def paired_time_to_solution(
@@ -152,47 +228,75 @@ def paired_time_to_solution(
 ) -> Comparison:
     """Ratio of two times to solution on the same instances, each given as (solved, cost).
 
-    The interval is a bootstrap over instances, both methods together; the test swaps the methods
-    within instances, as :func:`paired` does. A resample without any solution counts for both ends.
-    The ratio is nan where neither solved anything; where one did not, its bound is that of the two
+    The interval joins those of the two times, less what they share: the correlation of the two
+    over instances, shrunk by 1 − 3/n, as it is uncertain itself. In simulations it covers 0.90 to
+    1 at n = 3 to 200. The test swaps the methods within instances, as :func:`paired` does. The
+    ratio is nan where neither solved anything; where one did not, its bound is that of the two
     intervals.
     """
-    certainty = _certainty(certainty)
-    sides = [_costs(*one)[0] for one in (first, second)]
-    ours, theirs = (
-        np.stack([checks.check_bools("solved", solved).ravel(), costs]).astype(float)
-        for (solved, _), costs in zip((first, second), sides, strict=True)
-    )
-    if ours.shape != theirs.shape:
-        seen = f"{ours.shape[1]} and {theirs.shape[1]}"
-        raise McoverError(f"pairs need as many values on both sides; got {seen}.")
-    n = ours.shape[1]
+    certainty, seed = _certainty(certainty), checks.check_int("seed", seed, 0)
+    found = [_costs(*one) for one in (first, second)]
+    flags = [np.asarray(solved).ravel() for solved, _ in (first, second)]
+    (ours_cost, ours_p), (theirs_cost, theirs_p) = found
+    _check_pairs(ours_cost, theirs_cost)
+    n = ours_p.n
+    if not ours_p.value and not theirs_p.value:
+        return Comparison(Estimate(np.nan, 0.0, np.inf, n), np.nan)
+    logs = tuple(_log_time(s, c, p, certainty) for s, (c, p) in zip(flags, found, strict=True))
+    shared = _correlation(*(_influence(s, c) for s, (c, _) in zip(flags, found, strict=True)))
+    ratio, low, high = np.exp(_log_ratio(logs, shared))
 
     def log_ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
         """From sums over n trials, the solved in row 0 and costs in row 1."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            logs = [np.log(cost) + np.log(_restarts(k / n, certainty)) for k, cost in (a, b)]
-            return np.asarray(logs[0] - logs[1])
+            of = [np.log(cost) + np.log(_restarts(k / n, certainty)) for k, cost in (a, b)]
+            return np.asarray(of[0] - of[1])
 
-    if not ours[0].any() and not theirs[0].any():
-        return Comparison(Estimate(np.nan, 0.0, np.inf, n), np.nan)
-    total, apart = (ours + theirs).sum(axis=1), (ours - theirs).T
-    observed = float(log_ratio(ours.sum(axis=1), theirs.sum(axis=1)))
-    weights = (_kept_weights if n <= _KEPT_PAIRS else _weights)(n, seed)
-    drawn = log_ratio(*((weights @ side.T).T for side in (ours, theirs)))
-    low = np.exp(np.quantile(np.where(np.isnan(drawn), -np.inf, drawn), 0.025, method="lower"))
-    high = np.exp(np.quantile(np.where(np.isnan(drawn), np.inf, drawn), 0.975, method="higher"))
-    if not np.isfinite(observed):  # no resample solves either: what both intervals leave open
-        ours_tts, theirs_tts = (time_to_solution(*one, certainty) for one in (first, second))
-        low = ours_tts.low / theirs_tts.high if observed > 0 else 0.0
-        high = ours_tts.high / theirs_tts.low if observed < 0 else np.inf
+    sides = [np.stack([s, c]).astype(float) for s, (c, _) in zip(flags, found, strict=True)]
+    total, apart = (sides[0] + sides[1]).sum(axis=1), (sides[0] - sides[1]).T
 
     def flipped(signs: NDArray[np.int8]) -> NDArray[np.float64]:
         moved = (signs.astype(float) @ apart).T
         return log_ratio(*((total[:, None] + way * moved) / 2 for way in (1, -1)))
 
+    observed = float(log_ratio(sides[0].sum(axis=1), sides[1].sum(axis=1)))
     p = _flip_test(flipped, n, observed, 1e-9, seed) if n > 1 else np.nan
-    return Comparison(Estimate(float(np.exp(observed)), float(low), float(high), n), p)
+    return Comparison(Estimate(ratio, low, high, n), p)
+
+
+def _check_pairs(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> None:
+    if ours.shape != theirs.shape:
+        seen = f"{len(ours)} and {len(theirs)}"
+        raise McoverError(f"pairs need as many values on both sides; got {seen}.")
+
+
+def _log_ratio(logs: Sequence[NDArray[np.float64]], shared: float) -> tuple[float, float, float]:
+    """The difference of two logarithms of times, given as (value, low, high), with its interval."""
+    (x, x_low, x_high), (y, y_low, y_high) = (one.tolist() for one in logs)
+    if math.isnan(x_low) or math.isnan(y_low):
+        return x - y, math.nan, math.nan
+    if math.isinf(x) or math.isinf(y):  # one solved nothing: what both intervals leave open
+        return x - y, x_low - y_high if x > y else -math.inf, x_high - y_low if x < y else math.inf
+
+    def distance(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a + b * b - 2 * shared * a * b))
+
+    down, up = distance(x - x_low, y_high - y), distance(x_high - x, y - y_low)
+    return x - y, x - y - down, x - y + up
+
+
+def _influence(flags: NDArray[np.bool_], costs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How each trial moves the logarithm of the time to solution, to first order."""
+    p = (flags.sum() + 1) / (len(flags) + 2)  # away from 0 and 1, where it has no slope
+    return np.asarray(costs / (costs.mean() or 1.0) + flags / ((1 - p) * np.log1p(-p)))
+
+
+def _correlation(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
+    """Correlation of what two methods do on the same instances, shrunk; 0 if it is negative."""
+    a, b = ours - ours.mean(), theirs - theirs.mean()
+    scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    found = float((a * b).sum()) / scale if scale else 0.0
+    return max(0.0, min(1.0, found)) * max(0.0, 1 - _FEWEST / len(a))
 
 
 def _flip_test(
@@ -231,13 +335,6 @@ def _flips(n: int, seed: int) -> Iterator[NDArray[np.int8]]:
         yield rng.permuted(pairs, axis=-1)[:, 0].reshape(count, n)
 
 
-def _weights(n: int, seed: int) -> NDArray[np.float64]:
-    """How often each of n trials is in each resample of a bootstrap."""
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
-    return drawn.astype(float)
-
-
-_kept_weights = lru_cache(maxsize=2)(_weights)
 _kept_flips = lru_cache(maxsize=4)(lambda n, seed: tuple(_flips(n, seed)))
 
 
