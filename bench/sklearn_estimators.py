@@ -171,7 +171,9 @@ def prediction(quick: bool) -> None:
 def annealer_rate() -> float:
     """Contexts times words of 512 patterns that the annealer goes through, a second."""
     problem = mcover.teacher_student(1000, 1.58, seed=0)
-    result = mcover.anneal(problem, mcover.MCover(3, bank=10), num_sweeps=500, workers=1, seed=0)
+    temperatures = np.linspace(0.4, 0.01, 500)
+    method = mcover.MCover(3, bank=10)
+    result = mcover.anneal(problem, method, schedule=temperatures, workers=1, seed=0)
     words = -(-len(problem.patterns) // 512)
     return float(result.proposals[0] * 10 * words / result.seconds[0])
 

@@ -26,14 +26,15 @@ from mcover import (
     teacher_student,
 )
 from mcover.annealing import (
+    PAPER,
     AnnealOptions,
     AnnealResult,
     BetaSchedule,
     CustomSchedule,
     GeometricSchedule,
 )
-from mcover.annealing.annealer import AnnealStatus, cover_overlap
 from mcover.annealing.options import bank_size, couplings_of
+from mcover.annealing.reads import AnnealStatus, cover_overlap
 from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
 from mcover.routing import draw_bank
@@ -41,6 +42,7 @@ from mcover.seeds import seed_sequence
 
 SHORT = LinearSchedule(0.4, 0.1, 0.05)
 RING = GaussianRing(1.5, shift=2)
+COOLING = np.linspace(0.4, 0.01, 40)
 
 
 def same(one, two):
@@ -131,15 +133,15 @@ def test_one_cover_is_vanilla():
 
 def test_identity_topology_is_independent_copies():
     problem = teacher_student(31, 1.5, seed=0)
-    free = anneal(problem, RSA(3, coupling=0.0), num_sweeps=40, seed=3)
-    same(anneal(problem, MCover(3, Identity(), bank=5), num_sweeps=40, seed=3), free)
+    free = anneal(problem, RSA(3, coupling=0.0), schedule=COOLING, seed=3)
+    same(anneal(problem, MCover(3, Identity(), bank=5), schedule=COOLING, seed=3), free)
 
 
 def test_covers_that_attract_are_replicas_without_mixing():
     problem = teacher_student(31, 1.5, seed=0)
-    replicas = anneal(problem, RSA(3, coupling=0.8), num_sweeps=40, seed=3)
+    replicas = anneal(problem, RSA(3, coupling=0.8), schedule=COOLING, seed=3)
     covers = MCover(3, Identity(), bank=5, coupling=0.8)
-    same(anneal(problem, covers, num_sweeps=40, seed=3), replicas)
+    same(anneal(problem, covers, schedule=COOLING, seed=3), replicas)
 
 
 def test_a_coupling_brings_covers_together():
@@ -266,7 +268,8 @@ def test_recording_does_not_change_the_run():
 
 def test_stop_at_zero_ends_early():
     problem = teacher_student(51, alpha=0.4, seed=0)
-    result = anneal(problem, MCover(2, bank=3), num_reads=3, seed=0, stop_at_zero=True)
+    how = {"schedule": PAPER.schedule, "stop_at_zero": True}
+    result = anneal(problem, MCover(2, bank=3), num_reads=3, seed=0, **how)
     assert result.solved.all()
     assert np.all(result.sweeps < 3901)
     np.testing.assert_array_equal(result.proposals, result.sweeps * 2 * 51)
@@ -454,7 +457,7 @@ PROBLEM = teacher_student(20, 1.0, seed=0)
             lambda: {"initial_states": np.ones(19)},
             r"initial_states is an array of shape .*write one of shape \(20,\)",
         ),
-        (lambda: {"initial_states": np.ones((2, 20))}, r"write one of shape \(3, 20\)"),
+        (lambda: {"initial_states": np.ones((2, 20))}, r"write one of shape \(5, 20\)"),
         (lambda: {"initial_states": np.zeros(20)}, "initial_states must be -1 or"),
     ],
 )

@@ -140,4 +140,7 @@ def test_instances_and_long_annealings_of_a_seed_stay_as_they_were():
     assert digest(problem.patterns, problem.labels, problem.teacher) == "78d93943e1a14759"
     paper = teacher_student(1000, 1.58, seed=[0, 0])
     method = MCover(3, GaussianRing(3, shift=2), bank=10)
-    assert digest(anneal(paper, method, num_sweeps=300, seed=[0, 1]).weights) == "ce85eae98e9918ef"
+    assert (
+        digest(anneal(paper, method, schedule=np.linspace(0.4, 0.01, 300), seed=[0, 1]).weights)
+        == "ce85eae98e9918ef"
+    )

@@ -92,11 +92,12 @@ GRAPH = Subject(
 
 # --- annealers ------------------------------------------------------------------------------------
 
+COOLING = np.linspace(0.4, 0.01, 40)
 RULES: dict[str, dict[str, Any]] = {
-    "glauber": {"num_sweeps": 40},
-    "metropolis": {"num_sweeps": 40, "rule": "metropolis"},
-    "errors": {"num_sweeps": 40, "energy": "errors"},
-    "sequential": {"num_sweeps": 40, "order": "sequential"},
+    "glauber": {"schedule": COOLING},
+    "metropolis": {"schedule": COOLING, "rule": "metropolis"},
+    "errors": {"schedule": COOLING, "energy": "errors"},
+    "sequential": {"schedule": COOLING, "order": "sequential"},
     "repair": {"rule": "repair", "schedule": [0.15] * 200},
     "descent": {"rule": "descent"},
     "best descent": {"rule": "descent", "improvement": "best"},
@@ -126,7 +127,7 @@ def annealed_equal(how: dict[str, Any]) -> Pairs:
     """Started at the teacher, where no proposal lowers the energy, copies stay there."""
     problem = teacher_student(41, 3.0, seed=0)
     start = np.tile(problem.teacher, (COVERS, 1))
-    cold = {name: value for name, value in how.items() if name != "num_sweeps"}
+    cold = {name: value for name, value in how.items() if name != "schedule"}
     if how.get("rule") != "descent":
         cold["schedule"] = [1e-6]
     for method in (MCover(COVERS, bank=2), RSA(COVERS, coupling=1.0)):

@@ -37,6 +37,28 @@ def test_training_errors_meet_the_definition(inputs, patterns, hidden, seed):
         assert problem.energy(student) == pytest.approx(expected_linear)
 
 
+def test_patterns_of_two_values_become_signs():
+    signs = np.random.default_rng(0).choice([-1, 1], (9, 5))
+    for patterns in (signs, signs > 0, (signs + 1) // 2, signs * 1.0, (signs + 1) / 2):
+        problem = Perceptron(patterns, np.ones(9))
+        np.testing.assert_array_equal(problem.patterns, signs)
+        assert problem.patterns.dtype == np.int8
+    assert Perceptron([[True, True]], [1]).patterns.tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("minus", "plus", "said"),
+    [(-1, 1, ""), (0, 1, "0 → -1 and 1 → +1"), (False, True, "False → -1 and True → +1"),
+     ("cat", "dog", "'cat' → -1 and 'dog' → +1"), (3, 7.5, "3.0 → -1 and 7.5 → +1")],
+)  # fmt: skip
+def test_labels_of_any_two_values_are_mapped_and_said(minus, plus, said):
+    problem = Perceptron(np.ones((4, 3)), [plus, minus, minus, plus])
+    assert problem.labels.tolist() == [1, -1, -1, 1]
+    assert problem.classes == (minus, plus)
+    assert said in repr(problem)
+    assert ("labels" in repr(problem)) == bool(said)
+
+
 @pytest.mark.parametrize(("n", "hidden"), [(100, 1), (101, 1), (20, 3), (21, 4), (1, 1), (2, 1)])
 def test_the_teacher_makes_no_error(n, hidden):
     problem = teacher_student(n, alpha=3.0, seed=1, hidden=hidden)
@@ -138,21 +160,18 @@ def test_files_that_unpack_to_more_than_memory_allows_are_refused(tmp_path, monk
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Perceptron([[0, 1]], [1]), r"patterns must be -1 or \+1.*2 \* patterns - 1"),
-        (lambda: Perceptron([[1, 1]], [2]), "labels must be"),
-        (
-            lambda: Perceptron([1, 1], [1]),
-            r"patterns is an array of shape .*write one of shape \(any, any\)",
-        ),
-        (
-            lambda: Perceptron([[1, 1]], [1, 1]),
-            r"labels is an array of shape .*write one of shape \(1,\)",
-        ),
+        (lambda: Perceptron([[0, 2]], [1]), r"patterns must be -1 or \+1.*got .*2.*median"),
+        (lambda: Perceptron([[0, -1]], [1]), "patterns must be -1 or"),
+        (lambda: Perceptron([["a", "b"]], [1]), "patterns must be an array of -1 and"),
+        (lambda: Perceptron(np.ma.ones((1, 2)), [1]), "patterns are a masked array"),
+        (lambda: Perceptron([[1, 1]], [2]), "labels must have two values; got 1: 2"),
+        (lambda: Perceptron([[1, 1]] * 3, ["a", "b", "c"]), "got 3: 'a', 'b', 'c'"),
+        (lambda: Perceptron([[1, 1]] * 2, [0.0, float("nan")]), "labels must have two values"),
+        (lambda: Perceptron([[1, 1]] * 2, [{}, None]), "two values with an order"),
+        (lambda: Perceptron([1, 1], [1]), r"patterns is an array of shape .*\(any, any\)"),
+        (lambda: Perceptron([[1, 1]], [1, 1]), r"labels have shape \(2,\); write one for each of"),
         (lambda: Perceptron(np.ones((0, 3)), []), "patterns is an array of shape"),
-        (
-            lambda: Perceptron([[1, 1]], [1], teacher=[1]),
-            r"teacher is an array of shape .*write one of shape \(2,\)",
-        ),
+        (lambda: Perceptron([[1, 1]], [1], teacher=[1]), r"teacher is an array of shape .*\(2,\)"),
         (lambda: Perceptron([[1, float("nan")]], [1]), "patterns must be"),
         (lambda: Committee([[1, 1]], [1], hidden=0), "hidden is 0"),
         (lambda: Committee([[1, 1]], [1], hidden=1.5), "hidden is 1.5"),

@@ -18,7 +18,7 @@ from mcover import (
     teacher_student,
 )
 from mcover.annealing import AnnealOptions, chain, kernels, searches
-from mcover.annealing.annealer import cover_overlap
+from mcover.annealing.reads import cover_overlap
 from mcover.errors import McoverError, McoverWarning
 from mcover.figures import annealing_figure
 from mcover.plain import from_plain, to_plain

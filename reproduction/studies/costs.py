@@ -39,7 +39,14 @@ class Proposal:
         method = MCover(self.covers, _RING, self.bank)
 
         def spent(sweeps: int) -> tuple[float, float]:
-            result = anneal(problem, method, num_sweeps=sweeps, seed=[seed, 1], workers=1, record=2)
+            result = anneal(
+                problem,
+                method,
+                schedule=np.linspace(0.4, 0.01, sweeps),
+                seed=[seed, 1],
+                workers=1,
+                record=2,
+            )
             return float(result.seconds[0]), float(result.proposals[0])
 
         spent(1)  # compiles, or loads what was compiled

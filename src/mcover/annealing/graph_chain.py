@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcover import checks
 from mcover.annealing.bits import Words
 from mcover.annealing.chain import (
     PERMUTATION,
@@ -128,7 +127,8 @@ class CompiledChain:
             if id(of) not in offsets:
                 offsets[id(of)], length = length, length + len(of)
                 flat.append(of)
-        share, at = [], []
+        share: list[float] = []
+        at: list[int] = []
         reading: list[list[tuple[int, int]]] = [[] for _ in range(values.size)]
         for (a, i), part, contexts in _contexts(lifted):
             sizes = [int(self.sizes[j]) for j in lifted.graph.factors[a].variables]
@@ -136,9 +136,7 @@ class CompiledChain:
             for sites in contexts:
                 for site, stride in zip(sites, strides, strict=True):
                     reading[site].append((len(at), stride))
-                place = sum(
-                    int(values.flat[s]) * w for s, w in zip(sites, strides, strict=True)
-                )
+                place = sum(int(values.flat[s]) * w for s, w in zip(sites, strides, strict=True))
                 at.append(offsets[id(tables[a, i])] + place)
                 share.append(part)
         pairs = np.array([pair for of in reading for pair in of], dtype=np.int64).reshape(-1, 2)

@@ -27,12 +27,12 @@ from mcover.factor_graph import FactorGraph, GraphCover
 from mcover.plain import brief
 from mcover.routing import draw_bank
 from mcover.tables import facts, html_table
-from mcover.topology import Identity
+from mcover.topology import Identity, Uniform
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METHOD = MCover(5, bank=None, coupling=0.3)
+METHOD = MCover(5, Uniform(), bank=None, coupling=0.3)
 """What :func:`mcover.anneal` takes for graphs where no method is given."""
 
 _SLICE_SECONDS = 0.1
@@ -129,7 +129,9 @@ def check_options(graph: FactorGraph, options: AnnealOptions) -> None:
     """Refuses options that are of ±1 patterns only."""
     example = "glauber or metropolis"
     if options.rule not in ("glauber", "metropolis"):
-        raise McoverError(f"rule is {options.rule!r}, and a factor graph is given; write {example}.")
+        raise McoverError(
+            f"rule is {options.rule!r}, and a factor graph is given; write {example}."
+        )
     if options.energy != AnnealOptions.energy:
         raise McoverError("a factor graph has an objective of its own; leave energy out.")
     if options.method.covers > 1 and not isinstance(options.method.topology, Identity):
@@ -289,7 +291,7 @@ class GraphReads:
         if isinstance(method.topology, Identity):
             # Contexts are whole covers, so one destination of each factor says all.
             kept = {a: factor.variables[:1] for a, factor in enumerate(graph.factors)}
-            itself = np.arange(self.covers)
+            itself = range(self.covers)
             keys = [(a, i, j) for a, of in kept.items() for i in of
                     for j in graph.factors[a].variables if i != j]  # fmt: skip
             if all(not factor.directed for factor in graph.factors):
@@ -297,9 +299,7 @@ class GraphReads:
         if method.bank is None or isinstance(method.topology, Identity):
             return graph.lift(method.topology, self.covers, seed=seed)
         size = bank_size(method, graph.variables)
-        return graph.lift_bank(
-            draw_bank(method.topology, self.covers, graph.variables, size, seed)
-        )
+        return graph.lift_bank(draw_bank(method.topology, self.covers, graph.variables, size, seed))
 
     def _chain(self, lifted: GraphCover, values: NDArray[np.int64], rng: Any) -> Any:
         from mcover.annealing.graph_chain import CallingChain, CompiledChain

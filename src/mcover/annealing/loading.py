@@ -29,7 +29,8 @@ def load_problem(path: str | Path, hidden: int = 1) -> Problem:
             Cells of .csv files are separated by comma, semicolon or tab.
         hidden: hidden units K; 1 is a perceptron.
     """
-    ending = Path(_checked(path)).suffix.lower()
+    checks.check_instance("path", path, (str, Path), "the path of a file")
+    ending = Path(path).suffix.lower()
     if ending == ".npz":
         arrays = read_arrays(path)
         if not {"patterns", "labels"} <= set(arrays):
@@ -58,10 +59,6 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
         raise
     except Exception as error:  # damaged files raise anything
         raise McoverError(f"cannot read {path} as an .npz file: {error}.") from error
-
-
-def _checked(path: Any) -> str | Path:
-    return checks.check_instance("path", path, (str, Path), "the path of a file")  # type: ignore[arg-type, return-value]
 
 
 def _regular(path: str | Path) -> str | Path:

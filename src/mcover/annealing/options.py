@@ -1,4 +1,4 @@
-"""How to anneal: methods, schedules and options as frozen values.
+"""How to anneal: methods and options as frozen values.
 
 :class:`AnnealOptions` is the one place where options have their defaults, checks and documentation;
 :func:`mcover.anneal` takes them as keywords, and results and files keep them.
@@ -6,19 +6,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mcover import checks
+from mcover.annealing.schedules import AutoSchedule, LinearSchedule, Schedule, sweeps_of
 from mcover.errors import McoverError
 from mcover.plain import Tagged
 from mcover.topology import GaussianRing, Identity, Topology, as_topology
 
-Temperatures: TypeAlias = NDArray[np.float64]
 Energy = Literal["linear", "errors"]
 Rule = Literal["glauber", "metropolis", "repair", "descent"]
 Order = Literal["random", "sequential", "permutation"]
@@ -88,114 +87,9 @@ def _check_coupled(method: MCover | RSA) -> None:
 Method: TypeAlias = MCover | RSA | Vanilla
 
 
-@dataclass(frozen=True)
-class LinearSchedule(Tagged, kind="linear"):
-    """T = start, start − step, … down to stop: the paper's is LinearSchedule(0.4, 0.01, 1e-4).
-
-    >>> len(LinearSchedule(0.4, 0.01, 1e-4).temperatures())
-    3901
-    """
-
-    start: float = 0.4
-    stop: float = 0.01
-    step: float = 1e-4
-    sweeps: int = 1  # Sweeps at each temperature.
-
-    def __post_init__(self) -> None:
-        checks.check_float_fields(self, "start", "stop", "step", above=0)
-        _check_schedule(self, (self.start - self.stop) / self.step)
-
-    def temperatures(self) -> Temperatures:
-        """Temperature of every sweep."""
-        count = 1 + int((self.start - self.stop) / self.step + 1e-6)
-        falling = self.start - self.step * np.arange(count)
-        # The last step may end below stop by a rounding error; more than that is cut off.
-        return np.repeat(np.where(falling < 0.999 * self.stop, self.stop, falling), self.sweeps)
-
-
-@dataclass(frozen=True)
-class GeometricSchedule(Tagged, kind="geometric"):
-    """``count`` temperatures from start to stop, each the same factor below the last."""
-
-    start: float = 0.4
-    stop: float = 0.01
-    count: int = 1000
-    sweeps: int = 1  # Sweeps at each temperature.
-
-    def __post_init__(self) -> None:
-        checks.check_float_fields(self, "start", "stop", above=0)
-        checks.check_count_fields(self, "count")
-        _check_schedule(self, self.count)
-
-    def temperatures(self) -> Temperatures:
-        """Temperature of every sweep."""
-        return np.repeat(np.geomspace(self.start, self.stop, self.count), self.sweeps)
-
-
-@dataclass(frozen=True)
-class BetaSchedule(GeometricSchedule, kind="beta"):
-    """``count`` temperatures from start to stop, evenly spaced in β = 1/T."""
-
-    def temperatures(self) -> Temperatures:
-        """Temperature of every sweep."""
-        betas = np.linspace(1 / self.start, 1 / self.stop, self.count)
-        return np.repeat(1 / betas, self.sweeps)
-
-
-@dataclass(frozen=True)
-class CustomSchedule(Tagged, kind="custom"):
-    """Any positive temperatures, one for each sweep, in the order given."""
-
-    values: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        given = checks.check_floats("values", self.values, ndim=1)
-        if not np.all(given > 0):
-            raise McoverError(
-                f"a schedule needs positive temperatures, the smallest here is {given.min():g}; "
-                "write e.g. [0.4, 0.2, 0.1]."
-            )
-        object.__setattr__(self, "values", tuple(given.tolist()))
-
-    def temperatures(self) -> Temperatures:
-        """Temperature of every sweep."""
-        return np.array(self.values)
-
-
-Schedule: TypeAlias = LinearSchedule | GeometricSchedule | BetaSchedule | CustomSchedule
-
-
-def schedule_of(schedule: Schedule | ArrayLike | None, num_sweeps: int | None) -> Schedule:
-    """The schedule that is meant: one as it is, plain numbers, or so many sweeps."""
-    if num_sweeps is not None and schedule is not None:
-        raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
-    if num_sweeps is not None:
-        sweeps = checks.check_int("num_sweeps", num_sweeps, 1)
-        if sweeps == 1:
-            return CustomSchedule((LinearSchedule.start,))
-        return LinearSchedule(step=(LinearSchedule.start - LinearSchedule.stop) / (sweeps - 1))
-    if schedule is None:
-        return LinearSchedule()
-    if isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str | bytes):
-        return CustomSchedule(schedule)  # type: ignore[arg-type]
-    return schedule  # type: ignore[return-value]
-
-
-def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) -> None:
-    checks.check_count_fields(schedule, "sweeps")
-    if schedule.stop > schedule.start:
-        raise McoverError(
-            f"stop is {schedule.stop:g}, above start, {schedule.start:g}; temperatures fall: "
-            "write start ≥ stop."
-        )
-    # Per sweep a temperature, a coupling and what is made on the way.
-    needed = min(32 * (count + 1) * schedule.sweeps, 2.0**63)
-    checks.check_memory(int(needed), f"{schedule!r}", "write fewer temperatures or sweeps")
-
-
 def couplings_of(options: AnnealOptions) -> NDArray[np.float64]:
     """γ of every sweep."""
-    method, sweeps = options.method, np.arange(len(options.schedule.temperatures()))
+    method, sweeps = options.method, np.arange(sweeps_of(options.schedule))
     if not method.coupling:
         return np.zeros(len(sweeps))
     with np.errstate(over="ignore"):
@@ -221,12 +115,16 @@ def bank_size(method: Method, sites: int) -> int:
 
 @dataclass(frozen=True)
 class AnnealOptions:
-    """How each read is annealed: the options of :func:`mcover.anneal`, which a result keeps."""
+    """How each read is annealed: the options of :func:`mcover.anneal`, which a result keeps.
 
-    method: Method = MCover()
+    The defaults are what our study of structured patterns found best with one setting for all
+    families; :data:`PAPER` has the paper's.
+    """
+
+    method: Method = MCover(5, bank=2, coupling=0.3)
     """:class:`~mcover.MCover`, :class:`~mcover.RSA` (replicas that attract each other) or
     :class:`~mcover.Vanilla` (one copy)."""
-    schedule: Schedule = field(default_factory=LinearSchedule)  # One temperature for each sweep.
+    schedule: Schedule = field(default_factory=AutoSchedule)  # One temperature for each sweep.
     rule: Rule = "glauber"
     """Acceptance of flips: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T));
     "repair", metropolis on weights that disagree with a pattern drawn from the unsatisfied ones,
@@ -266,6 +164,7 @@ class AnnealOptions:
 
 
 PAPER = AnnealOptions(
-    MCover(3, GaussianRing(3.0, shift=2), bank=10), LinearSchedule(0.4, 0.01, 1e-4)
+    MCover(3, GaussianRing(3.0, shift=2), bank=10),
+    LinearSchedule(0.4, 0.01, 1e-4),
 )
 """The paper's perceptron: M = 3 covers, σ = 3, shift = 2, S = 10, and 3,901 temperatures."""

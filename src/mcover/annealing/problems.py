@@ -10,15 +10,13 @@ vote, possible with K even, is an error.
 """
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
-from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
-from mcover.errors import McoverError, TooLargeError
+from mcover.errors import McoverError
 from mcover.seeds import Seed, streams
 
 Signs = NDArray[np.int8]
@@ -33,6 +31,9 @@ _TEST_SEED = 0x7E57
 class Problem:
     """Patterns, labels and, where it is known, the teacher that made the labels.
 
+    Patterns have two values, ±1, 0 and 1 or bool; labels any two, of which the first in order
+    becomes -1 and the second +1. ``classes`` keeps these two; a repr says what was mapped.
+
     Shape: patterns (P, N), labels (P,), teacher (K·N,), entries ±1; K is ``hidden``, the number of
     hidden units, and 1 is a perceptron.
     """
@@ -40,8 +41,8 @@ class Problem:
     def __init__(
         self, patterns: ArrayLike, labels: ArrayLike, hidden: int, teacher: ArrayLike | None = None
     ) -> None:
-        self.patterns = as_signs("patterns", patterns, (None, None))
-        self.labels = as_signs("labels", labels, (len(self.patterns),))
+        self.patterns = _as_patterns(patterns)
+        self.labels, self.classes = _as_labels(labels, len(self.patterns))
         self.hidden = checks.check_int("hidden", hidden, 1)
         self.inputs = int(self.patterns.shape[1])
         self.sites = self.hidden * self.inputs
@@ -51,7 +52,9 @@ class Problem:
         known = "" if self.teacher is None else ", with its teacher"
         units = f", {self.hidden} hidden units" if self.hidden > 1 else ""
         size = f"{len(self.patterns)} patterns of {self.inputs} inputs"
-        return f"<{type(self).__name__}: {size}{units}{known}>"
+        minus, plus = self.classes
+        mapped = "" if (minus, plus) == (-1, 1) else f", labels {minus!r} → -1 and {plus!r} → +1"
+        return f"<{type(self).__name__}: {size}{units}{mapped}{known}>"
 
     def __str__(self) -> str:
         return repr(self).strip("<>")
@@ -171,6 +174,62 @@ def random_signs(rng: np.random.Generator, shape: int | tuple[int, ...]) -> Sign
     return 2 * rng.integers(0, 2, size=shape, dtype=np.int8) - 1
 
 
+def problem_of(problem: Any, labels: Any = None, hidden: Any = None) -> Problem:
+    """The problem that ``anneal`` and ``solve`` are given, itself or as patterns and labels."""
+    if isinstance(problem, Problem):
+        for name, value in {"labels": labels, "hidden": hidden}.items():
+            if value is not None:
+                raise McoverError(f"a problem has its own {name}; leave {name} out.")
+        return problem
+    if labels is None:
+        example = "mcover.teacher_student(1001, 1.5), or patterns followed by their labels"
+        checks.check_instance("problem", problem, Problem, example)
+    hidden = 1 if hidden is None else checks.check_int("hidden", hidden, 1)
+    return Perceptron(problem, labels) if hidden == 1 else Committee(problem, labels, hidden)
+
+
+def _as_patterns(values: ArrayLike) -> Signs:
+    """±1 patterns from ±1, 0 and 1, or bool."""
+    array = _array("patterns", values)
+    zero_one = array.dtype.kind in "biuf" and np.all((array == 0) | (array == 1))
+    if array.ndim == 2 and array.size and zero_one and not np.all(array):
+        return np.where(array, 1, -1).astype(np.int8)
+    if array.dtype.kind == "b":
+        array = array.astype(np.int8)
+    return as_signs("patterns", array, (None, None))
+
+
+def _as_labels(values: ArrayLike, count: int) -> tuple[Signs, tuple[Any, Any]]:
+    """±1 labels, and the two values that became -1 and +1."""
+    array = _array("labels", values)
+    if array.shape != (count,):
+        raise McoverError(
+            f"labels have shape {array.shape}; write one for each of the {count} patterns."
+        )
+    if array.dtype.kind in "biuf" and np.all((array == 1) | (array == -1)):
+        return array.astype(np.int8), (-1, 1)
+    try:
+        found = np.unique(array)
+    except TypeError as error:  # objects without an order
+        raise McoverError(f"labels must be two values with an order: {error}.") from error
+    if len(found) != 2 or found[1] != found[1]:  # NaN, which is sorted to the end
+        some = ", ".join(repr(one) for one in found[:4].tolist())
+        raise McoverError(
+            f"labels must have two values; got {len(found)}: {some}{', …' * (len(found) > 4)}."
+        )
+    minus, plus = found.tolist()
+    return np.where(array == found[1], 1, -1).astype(np.int8), (minus, plus)
+
+
+def _array(name: str, values: ArrayLike) -> NDArray[Any]:
+    if isinstance(values, np.ma.MaskedArray):
+        raise McoverError(f"{name} are a masked array; write what stands for the masked entries.")
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError) as error:  # ragged lists
+        raise McoverError(f"{name} must be an array: {error}.") from error
+
+
 def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Signs:
     """An int8 copy, refused unless every entry is ±1 and the shape is right."""
     try:
@@ -193,33 +252,6 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
             f"2 * {name} - 1, from grey values np.where({name} > median, 1, -1)."
         )
     return np.array(array, dtype=np.int8, order="C")
-
-
-def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name; never pickled objects, nor more than memory allows."""
-    try:
-        if not Path(path).is_file():  # a device or a pipe might have no end
-            raise McoverError(
-                "it is not a file" if Path(path).exists() else "there is no such file"
-            )
-        with ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        checks.check_memory(size, f"{path}", "split the file")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except TooLargeError:
-        raise
-    except Exception as error:  # damaged files raise anything
-        raise McoverError(f"cannot read {path} as an .npz file: {error}.") from error
-
-
-def load_problem(path: str | Path, hidden: int = 1) -> Problem:
-    """A problem from an .npz file of ±1 arrays: ``patterns``, ``labels``, perhaps ``teacher``."""
-    arrays = read_arrays(path)
-    if not {"patterns", "labels"} <= set(arrays):
-        needed = "it needs 'patterns' and 'labels': np.savez(path, patterns=..., labels=...)"
-        raise McoverError(f"{path} holds the arrays {sorted(arrays)}; {needed}.")
-    return Committee(arrays["patterns"], arrays["labels"], hidden, arrays.get("teacher"))
 
 
 def _labelled(

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks, statistics
-from mcover.annealing.options import AnnealOptions
 from mcover.annealing.loading import read_arrays
+from mcover.annealing.options import AnnealOptions
 from mcover.annealing.problems import Signs
 from mcover.annealing.trajectory import Trajectory
 from mcover.errors import McoverError

@@ -21,6 +21,7 @@ from mcover import (
 )
 from mcover.annealing import (
     AnnealOptions,
+    AutoSchedule,
     Method,
     Problem,
     Schedule,
@@ -121,7 +122,7 @@ def _common_options() -> list[argparse.ArgumentParser]:
         default=default.method.kind,
         help="routed covers, replicas that attract each other, or one copy (%(default)s)",
     )
-    _add_fields(method, MCover, _METHOD_HELP)
+    _add_fields(method, MCover, _METHOD_HELP, default.method)
     method.add_argument(
         "--topology",
         choices=list(_TOPOLOGIES),
@@ -136,8 +137,9 @@ def _common_options() -> list[argparse.ArgumentParser]:
         "--schedule",
         default=spell_schedule(default.schedule),
         metavar="KIND:…",
-        help="linear:START:STOP:STEP, geometric:START:STOP:COUNT or beta:START:STOP:COUNT, each "
-        "with :SWEEPS at the end for several sweeps at a temperature; or custom:T1:T2:… "
+        help="auto:SWEEPS:FACTOR:SPAN, temperatures from the data; linear:START:STOP:STEP, "
+        "geometric:START:STOP:COUNT or beta:START:STOP:COUNT, each with :SWEEPS at the end for "
+        "several sweeps at a temperature; or custom:T1:T2:… "
         "(%(default)s)",
     )
     _add_fields(annealing, AnnealOptions, _OPTIONS_HELP)
@@ -210,14 +212,18 @@ def options_of(given: argparse.Namespace) -> AnnealOptions:
         base = MCover.topology if kind == MCover.topology.kind else _TOPOLOGIES[kind]()
         chosen["topology"] = dataclasses.replace(base, **ring)
     others = {name: written[name] for name in _OPTIONS_HELP if name in written}
-    return AnnealOptions(cls(**chosen), read_schedule(given.schedule), **others)
+    default = AnnealOptions().method
+    method = dataclasses.replace(default if isinstance(default, cls) else cls(), **chosen)
+    return AnnealOptions(method, read_schedule(given.schedule), **others)
 
 
 def read_schedule(text: str) -> Schedule:
-    """A schedule from its kind and fields, separated by colons.
+    """A schedule from its kind and fields, separated by colons; fields may be left out at the end.
 
     >>> read_schedule("geometric:0.4:0.01:100")
     GeometricSchedule(start=0.4, stop=0.01, count=100, sweeps=1)
+    >>> read_schedule("auto:300")
+    AutoSchedule(sweeps=300, factor=None, span=8.0)
     """
     kind, *words = text.split(":")
     try:
@@ -225,20 +231,27 @@ def read_schedule(text: str) -> Schedule:
         if kind == "custom":
             return cls(tuple(map(float, words)))
         hints = get_type_hints(cls)
-        types = [hints[one.name] for one in dataclasses.fields(cls)]
+        types = [_number(hints[one.name]) for one in dataclasses.fields(cls)]
         return cls(*(types[place](word) for place, word in enumerate(words)))
     except McoverError:
         raise
     except (IndexError, KeyError, ValueError, TypeError) as error:
         raise McoverError(
-            f"schedule is {text!r}; write linear:START:STOP:STEP, geometric:START:STOP:COUNT or "
-            "beta:START:STOP:COUNT, with :SWEEPS at the end for several sweeps at a temperature."
+            f"schedule is {text!r}; write auto:SWEEPS, linear:START:STOP:STEP, "
+            "geometric:START:STOP:COUNT or beta:START:STOP:COUNT, the last three with :SWEEPS at "
+            "the end for several sweeps at a temperature."
         ) from error
+
+
+def _number(hint: Any) -> type[int] | type[float]:
+    return int if hint is int else float
 
 
 def spell_schedule(schedule: Schedule) -> str:
     """The text that :func:`read_schedule` reads as this schedule."""
     values = [getattr(schedule, one.name) for one in dataclasses.fields(schedule)]
+    if isinstance(schedule, AutoSchedule) and schedule.factor is None:
+        values = values[:1]
     flat = values[0] if schedule.kind == "custom" else values
     return ":".join([schedule.kind, *(f"{value:g}" for value in flat)])
 

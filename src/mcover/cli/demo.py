@@ -16,7 +16,7 @@ import numpy as np
 
 import mcover
 from mcover import checks, statistics
-from mcover.annealing import AnnealResult, Method, Trajectory
+from mcover.annealing import PAPER, AnnealResult, Method, Trajectory
 from mcover.cli.output import draw, say
 from mcover.extras import install
 from mcover.tables import table
@@ -144,7 +144,12 @@ def _paired_runs(n: int, alpha: float, trials: int) -> Iterator[dict[str, Anneal
         for name, method in _COMPARED.items():
             try:
                 found[name] = mcover.anneal(
-                    problem, method, seed=[seed, 1], workers=1, interrupt=halt.is_set
+                    problem,
+                    method,
+                    schedule=PAPER.schedule,
+                    seed=[seed, 1],
+                    workers=1,
+                    interrupt=halt.is_set,
                 )
             except KeyboardInterrupt:  # halted before the first sweep
                 return None
