@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import mcover
 
@@ -67,3 +68,13 @@ html_copy_source = False
 html_show_copyright = False
 html_theme_options = {"sidebar_hide_name": False}
 pygments_style, pygments_dark_style = "friendly", "github-dark"
+
+
+def _list_studies(app: Any, page: str, source: list[str]) -> None:
+    """The contents of the results, which the repository shows as the list of all pages."""
+    if page == "results/README":
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", _list_studies)

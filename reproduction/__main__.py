@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from reproduction.summary import summarize
+    from reproduction.summary import outcome_table, summarize
 
     study = find_study(options.name)
     plan = study.plan(options.scale)
@@ -88,7 +88,8 @@ def _show(options: argparse.Namespace) -> int:
     _print(f"{study.title}: {summary.done} of {summary.total} rows at scale {options.scale}")
     if old := _older(plan, rows):
         _print(f"{old} rows are of an older revision; 'run {study.name} --renew' computes them.")
-    for table in summary.tables:
+    tables = [outcome_table(summary, options.outcome)] if options.outcome else summary.tables
+    for table in tables:
         text = table.markdown() if options.markdown else table.text()
         _print(f"\n{table.title}\n\n{text}")
     if options.csv:
@@ -109,10 +110,11 @@ def _older(plan: Plan, rows: dict[Key, Row]) -> int:
 def _pages(options: argparse.Namespace) -> int:
     from reproduction import pages
 
-    if options.check:
-        pages.check_pages()
-    else:
+    if not options.check:
         pages.write_pages()
+    elif stale := pages.check_pages():
+        names = ", ".join(path.name for path in stale)
+        raise McoverError(f"{names}: not what the rows give; run 'python -m reproduction pages'.")
     return 0
 
 
@@ -147,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_store(one)
     one.add_argument("--rows", type=Path, metavar="FILE", help="CSV file to read instead")
     one.add_argument("--csv", type=Path, metavar="FILE", help="write the rows of the study here")
+    one.add_argument("--outcome", metavar="NAME", help="only the mean of this outcome of trials")
     one.add_argument("--markdown", action="store_true", help="print tables as Markdown")
     one.add_argument("--output", type=Path, metavar="FILE", help="draw the figure here (png, pdf)")
     one.set_defaults(command=_show)

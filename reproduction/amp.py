@@ -2,8 +2,8 @@
 
     python -m reproduction.amp --trials 100
 
-Writes ``amp.csv`` (one row per load), ``amp.md`` (the table) and ``amp.png`` to
-``reproduction/results``.
+Writes ``amp.csv`` (one row per load) and ``amp.png`` to ``reproduction/results``; the page of
+results has the table.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from mcover.annealing import (
     information_threshold,
     state_evolution,
 )
+from mcover.statistics import Estimate
 from reproduction.figures import COLOURS, save
 from reproduction.perceptron import MessagePassingTrial
 
@@ -50,30 +51,42 @@ def write(rows: list[Any]) -> None:
         "theory_bayes version"
     )
     with (RESULTS / "amp.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(header.split())
+        writer = csv.writer(file)
+        writer.writerow(header.split())
         for alpha, solved, error, theory in rows:
             values: tuple[Any, ...] = (solved.n, solved.value, solved.low, solved.high)
             values += (error.value, error.low, error.high)
             values += (theory.clipped_error, theory.bayes_error, mcover.__version__)
-            table.writerow((alpha, *values))
+            writer.writerow((alpha, *values))
+
+
+def table() -> str:
+    """What ``amp.csv`` holds, as a Markdown table."""
+    with (RESULTS / "amp.csv").open(newline="", encoding="utf-8") as file:
+        rows = [{name: float(of) for name, of in row.items() if name != "version"}
+                for row in csv.DictReader(file)]  # fmt: skip
+
+    def estimate(row: dict[str, float], name: str) -> Estimate:
+        return Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"], int(row["n"]))
+
     lines = [
-        f"Message passing at N = {N}, n = {rows[0][1].n} instances a load; ε_g is that of its ±1 "
-        "student, the theory is N → ∞.",
+        f"Message passing at N = {N}, n = {rows[0]['n']:.0f} instances a load; ε_g is that of its "
+        "±1 student, the theory is N → ∞.",
         "",
         "| α | solved | ε_g | ε_g in theory | Bayes-optimal ε_g |",
         "| --- | --- | --- | --- | --- |",
         *(
-            f"| {alpha:.2f} | {solved:.2f} | {error:.4f} | {theory.clipped_error:.4f} | "
-            f"{theory.bayes_error if alpha < information_threshold() else 0:.4f} |"
-            for alpha, solved, error, theory in rows
+            f"| {row['alpha']:.2f} | {estimate(row, 'solved'):.2f} | "
+            f"{estimate(row, 'error'):.4f} | {row['theory_clipped']:.4f} | "
+            f"{row['theory_bayes'] if row['alpha'] < information_threshold() else 0:.4f} |"
+            for row in rows
         ),
         "",
         f"Thresholds for N → ∞: the data determine the teacher above α = "
         f"{information_threshold():.4f}; message passing finds it above α = "
         f"{algorithmic_threshold():.4f}.",
     ]
-    (RESULTS / "amp.md").write_text("\n".join(lines) + "\n")
+    return "\n".join(lines)
 
 
 def draw(rows: list[Any]) -> None:

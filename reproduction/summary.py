@@ -18,6 +18,8 @@ from reproduction.study import Cell, Plan, Rows, Scale, Study
 
 NOTHING = "–"
 CHOSEN = "✓"
+CANDIDATES = "Chosen on held-out data"
+"""Title of the table of what was chosen among."""
 OUTDATED = "†"
 """Follows the n of a cell that has rows of an older revision of its trial."""
 FOOTNOTE = (
@@ -288,7 +290,7 @@ def _candidates(plan: Plan, rows: Rows) -> Table:
             if found:
                 lines.append((cell.label, label, judged_by, str(len(good)), failed, mark))
     header = ("cell", "candidate", f"{metric.label} [95 % interval]", "n", "failed", "chosen")
-    return Table.of("Chosen on held-out data", header, lines)
+    return Table.of(CANDIDATES, header, lines)
 
 
 def _contrasts(study: Study, points: Sequence[Point]) -> Table:

@@ -1,4 +1,4 @@
-"""Every replica optimizer in a table, the problem they are tried on, and their rules as loops.
+"""Every optimizer in a table, the problem they are tried on, and their rules as loops.
 
 The loops are written from the published equations, replica by replica, and know nothing of stacks.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcover.optim import ElasticSGD, EntropySGD, ReplicatedSGD
+from mcover.optim import Bop, ElasticSGD, EntropySGD, ReplicatedSGD
 from mcover.optim.entropy import stream
 
 COVERS = 3
@@ -29,6 +29,10 @@ class Case:
     base: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     walks: bool = False  # takes a closure, and evaluates it several times
     shared: dict[str, Any] = field(default_factory=dict)  # options of the base
+    signs: bool = False  # the weights are ±1
+
+    def problem(self, seed: int = 0) -> Quadratics:
+        return Quadratics(seed, signs=self.signs)
 
     def make(self, params: Any, **more: Any) -> torch.optim.Optimizer:
         base = {} if self.walks or self.base is torch.optim.SGD else {"base": self.base}
@@ -60,16 +64,19 @@ CASES = {
         EntropySGD, WALK, REST, PINNED, walks=True, shared=NESTEROV | {"weight_decay": 0.1}
     ),
 }  # fmt: skip
+# Bop couples no replicas: it takes part in what holds for any optimizer.
+ALL = CASES | {"Bop": Case(Bop, {"lr": 0.3, "threshold": 0.05}, {}, {}, signs=True)}
 
 
 class Quadratics:
     """Σ_a Σ ½h(w_a − target_a)² over a matrix and a vector: replicas with minima of their own."""
 
-    def __init__(self, seed: int = 0, h: float = 1.0) -> None:
+    def __init__(self, seed: int = 0, h: float = 1.0, signs: bool = False) -> None:
         draw = torch.Generator().manual_seed(seed)
         shapes = [(COVERS, 2, 3), (COVERS, 4)]
         normal = {"generator": draw, "dtype": torch.float64}
-        self.params = [torch.nn.Parameter(torch.randn(shape, **normal)) for shape in shapes]
+        values = [torch.randn(shape, **normal) for shape in shapes]
+        self.params = [torch.nn.Parameter(v.sign() if signs else v) for v in values]
         self.targets = [torch.randn(shape, **normal) for shape in shapes]
         self.h = h
 

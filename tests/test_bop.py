@@ -188,21 +188,6 @@ def test_one_scheduler_serves_both_and_groups_can_be_added():
     assert (late == -1).all()
 
 
-def test_closures_run_with_gradients_and_their_loss_is_returned():
-    w = start()[0]
-    optimizer = Bop([w], lr=1.0)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = w.sum()
-        loss.backward()
-        return loss
-
-    want = w.sum().item()
-    assert optimizer.step(closure).item() == want
-    assert (w == -1).all()
-
-
 @pytest.mark.parametrize(
     ("make", "match"),
     [

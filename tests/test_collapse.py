@@ -37,14 +37,6 @@ def test_without_noise_the_collapse_is_the_base_model(kind, routing):
     net.load_state_dict(model.state_dict())
 
 
-@pytest.mark.parametrize("kind", **NAMES)
-def test_equal_covers_collapse_to_themselves(kind):
-    models = [tiny(kind, seed=3)[0] for _ in range(4)]
-    covered = lift(tiny(kind)[0], models, RING, "messages", seed=0)
-    net = covered.collapse()
-    assert_equal_states(net.state_dict(), models[0].state_dict(), rtol=1e-14, atol=1e-15)
-
-
 def test_the_mean_is_over_covers_and_covers_can_be_taken_out():
     models = [tiny(Perceptron, seed)[0] for seed in range(3)]
     covered = lift(models[0], models, RING, "messages", seed=0)

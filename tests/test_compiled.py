@@ -39,13 +39,54 @@ def test_compiled_code_is_cached(tmp_path):
     assert [run(tmp_path), run(tmp_path)] == [0, 1]
 
 
+MANY = """
+import sys
+from mcover.compiled import njit
+
+functions = []
+for number in range({count}):
+    scope = {{"__name__": __name__}}
+    source = f"def add_{{number}}(x):\\n    return x + {{number}}\\n"
+    exec(compile(source, __file__, "exec"), scope)
+    functions.append(njit()(scope[f"add_{{number}}"]))
+assert [function(1) for function in functions] == list(range(1, {count} + 1))
+print(*[sum(function.stats.cache_hits.values()) for function in functions])
+"""
+
+
+def run_many(folder: Path, count: int) -> list[int]:
+    """Runs functions that differ in a constant; how many of each the cache saved, 0 or 1."""
+    script = folder / "script.py"
+    script.write_text(MANY.format(count=count))
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [int(hits) for hits in done.stdout.split()]
+
+
+def flipped(content: bytes, share: float) -> bytes:
+    at = int(share * (len(content) - 1))
+    return content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :]
+
+
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
-@pytest.mark.parametrize("damage", [lambda old: old[:-9], lambda old: b"", lambda old: b"x" * 99])
-def test_damaged_caches_cost_a_compilation(tmp_path, ending, damage):
-    run(tmp_path)
-    for path in (tmp_path / "__pycache__").glob(f"*.{ending}"):
-        path.write_bytes(damage(path.read_bytes()))
-    assert [run(tmp_path), run(tmp_path)] == [0, 1]
+def test_no_damaged_machine_code_is_run(tmp_path, ending):
+    """It would crash the process or compute something else; it is compiled again."""
+    damages = [lambda old, share=k / 8: flipped(old, share) for k in range(9)]
+    damages += [lambda old: old[:-9], lambda old: b"", lambda old: b"x" * 99]
+    count = len(damages) + 2
+    run_many(tmp_path, count)
+    files = [
+        next((tmp_path / "__pycache__").glob(f"script.add_{number}-*.{ending}"))
+        for number in range(count)
+    ]
+    contents = [file.read_bytes() for file in files]
+    for file, content, damage in zip(files, contents, damages, strict=False):
+        file.write_bytes(damage(content))
+    files[-1].write_bytes(contents[-2])  # each under the name of the other
+    files[-2].write_bytes(contents[-1])
+    assert run_many(tmp_path, count) == [0] * count
+    assert run_many(tmp_path, count) == [1] * count
 
 
 def test_a_changed_file_in_the_folder_makes_the_cache_stale(tmp_path):

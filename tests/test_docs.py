@@ -13,8 +13,8 @@ from mcover.cli.main import _parser as mcover_parser
 from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, QUANTIZERS, ROOT, blocks, printed, shown
 from reproduction.__main__ import _parser as reproduction_parser
 
-RESULTS = ["reproduction/results/README.md", "reproduction/results/frontier.md"]
-OTHERS = ["CONTRIBUTING.md", "SECURITY.md", *RESULTS]
+RESULTS = [page for page in MARKDOWN if page.startswith("docs/results/")]
+OTHERS = ["CONTRIBUTING.md", "SECURITY.md", "reproduction/results/README.md"]
 MEASURED = "docs/sklearn-benchmark.md"  # output of a command that takes minutes and is not run here
 
 
@@ -137,6 +137,7 @@ def test_every_page_is_in_the_site():
         entries = [e for e in block.text.splitlines() if e.strip() and not e.startswith(":")]
         files = [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries]
         listed |= {((ROOT / page).parent / file).resolve() for file in files}
+    listed |= {(ROOT / page).with_suffix("").resolve() for page in RESULTS}  # by conf.py
     pages = {(ROOT / page).with_suffix("").resolve() for page in [*MARKDOWN[1:], NOTEBOOK]}
     assert pages - {(ROOT / "docs/index").resolve()} == listed
 

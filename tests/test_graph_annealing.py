@@ -21,7 +21,7 @@ from mcover import (
 from mcover.annealing import graph_chain
 from mcover.annealing.chain import ORDERS
 from mcover.annealing.graph_chain import CallingChain, CompiledChain, losses_of, tables_of
-from mcover.factor_graph import Factor
+from mcover.factor_graph import Factor, lift_bank
 from mcover.routing import draw_bank
 
 SHORT = LinearSchedule(2.0, 0.2, 0.2)
@@ -78,7 +78,7 @@ def test_a_chain_samples_the_enumerated_law(rule, coupling, bank):
     else:
         bank = draw_bank(Uniform(), covers, 3, bank, seed=0)
         assert bank.destinations.tolist() == [1, 2]
-        lifted = graph.lift_bank(bank)
+        lifted = lift_bank(graph, bank)
     states = all_states(graph, covers)
     assert len(states) == 144
     agree = np.where(states[:, :, 0] == states[:, :, 1], 1, -1).sum(axis=1)

@@ -100,6 +100,7 @@ RULES: dict[str, dict[str, Any]] = {
     "sequential": {"schedule": COOLING, "order": "sequential"},
     "repair": {"rule": "repair", "schedule": [0.15] * 200},
     "descent": {"rule": "descent"},
+    "permuted descent": {"rule": "descent", "order": "permutation"},
     "best descent": {"rule": "descent", "improvement": "best"},
 }
 
@@ -118,7 +119,10 @@ def annealed_as_vanilla(how: dict[str, Any]) -> Pairs:
 def annealed_apart(how: dict[str, Any]) -> Pairs:
     problem = teacher_student(31, 1.5, seed=0)
     free = anneal(problem, RSA(COVERS, coupling=0.0), seed=3, **how)
-    yield anneal(problem, MCover(COVERS, Identity(), bank=1), seed=3, **how).weights, free.weights
+    # Repair draws among the contexts of the bank, so a larger one takes other random numbers.
+    for bank in (1,) if how.get("rule") == "repair" else (1, 5):
+        method = MCover(COVERS, Identity(), bank=bank)
+        yield anneal(problem, method, seed=3, **how).weights, free.weights
     energy = problem.energy(free.weights[0], how.get("energy", "linear")).sum()
     yield np.round(free.energy[0], 9), np.round(energy, 9)
 
@@ -136,6 +140,8 @@ def annealed_equal(how: dict[str, Any]) -> Pairs:
         yield got.collapsed[0], problem.teacher
         yield got.collapsed_sign[0], problem.teacher
         yield got.energy[0], 0.0
+        yield np.round(got.generalization_error[0], 6), 0.0
+        yield got.solved, np.ones(1, dtype=bool)
 
 
 def annealer(how: dict[str, Any]) -> Subject:

@@ -156,6 +156,7 @@ def test_streams_and_mixers_agree_in_expectation_in_a_linear_network():
 def test_full_bank_is_the_exact_directed_lift():
     """All destinations against the general factor-graph lift, loss and gradient."""
     from mcover import FactorGraph, cover_loss
+    from mcover.factor_graph import lift_bank
     from mcover.routing import draw_bank
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1))
@@ -179,7 +180,7 @@ def test_full_bank_is_the_exact_directed_lift():
     bank = draw_bank(Uniform(), 3, count, count, seed=0)
     object.__setattr__(bank, "routes", covered.routes)
     values = torch.cat([stack.flatten(1) for stack in stacks.values()], 1)
-    exact = FactorGraph([(loss, range(count))]).lift_bank(bank).objective(values)
+    exact = lift_bank(FactorGraph([(loss, range(count))]), bank).objective(values)
     ours = cover_loss(torch.nn.functional.mse_loss, covered(x), y)
     torch.testing.assert_close(ours, exact)
     want = torch.autograd.grad(exact, list(stacks.values()))

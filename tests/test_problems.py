@@ -222,7 +222,7 @@ def test_files_that_unpack_to_more_than_memory_allows_are_refused(tmp_path, monk
         (lambda: Committee([[1, 1]], [1], hidden=1.5), "hidden is 1.5"),
         (lambda: Perceptron([[1, 1]], [1]).energy(np.ones(2), "cubic"), "energy is 'cubic'"),
         (lambda: Perceptron([[1, 1]], [1]).energy(np.ones(3)), "write 2 of them"),
-        (lambda: Perceptron([[1, [1]]], [1]), "patterns must be an array"),
+        (lambda: Perceptron([[1, [1]]], [1]), "array of numbers"),
         (lambda: teacher_student(10**6, 10**3), "would take .* a smaller n or alpha"),
         (lambda: teacher_student(10, 1e308), "alpha is 1e.308"),
         (lambda: teacher_student(0, 1.0), "n is 0"),

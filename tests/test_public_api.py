@@ -40,6 +40,8 @@ RETURNED = (
     "Estimate",
     "Folded",
     "NextRoutes",
+    "Student",
+    "Summary",
     "Trajectory",
 )
 NOT_INTEGRATIONS = ("cli", *MODULES)

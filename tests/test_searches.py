@@ -190,16 +190,6 @@ RULES = [REPAIR, DESCENT, {**DESCENT, "order": "permutation"}, {**DESCENT, "impr
 
 
 @pytest.mark.parametrize("how", RULES, ids=lambda how: "-".join(map(str, how.values()))[:30])
-def test_one_cover_is_vanilla(how):
-    problem_ = teacher_student(40, 1.5, seed=0)
-    vanilla = anneal(problem_, Vanilla(), seed=3, num_reads=2, **how)
-    for method in (MCover(1, bank=1), RSA(1)):
-        one = anneal(problem_, method, seed=3, num_reads=2, **how)
-        np.testing.assert_array_equal(one.weights, vanilla.weights)
-        np.testing.assert_array_equal(one.proposals, vanilla.proposals)
-
-
-@pytest.mark.parametrize("how", RULES, ids=lambda how: "-".join(map(str, how.values()))[:30])
 def test_identity_topology_is_independent_copies(how):
     problem_ = teacher_student(31, 1.5, seed=0)
     free = anneal(problem_, RSA(3, coupling=0.0), seed=3, **how)

@@ -30,6 +30,17 @@ _CPU_FILES = (
 T = TypeVar("T")
 
 
+def shown(value: Any) -> str:
+    """A value in an error message, shortened where its repr is long; a repr may fail."""
+    if isinstance(value, int) and abs(value) >= 10**20:
+        return "an integer of more than 20 digits"
+    try:
+        text = repr(value.item() if isinstance(value, np.generic) else value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
+
+
 def check_int(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """A whole number in [least, most] that fits in 64 bits, as every count does.
 
@@ -67,7 +78,7 @@ def check_float(
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
     try:
         number = float(value) if is_number else math.nan
-    except OverflowError:  # an integer beyond the range of floats
+    except Exception:  # an integer beyond the range of floats, or a number that a user wrote
         number = math.nan
     fits = least <= number <= most and (above == -math.inf or number > above)
     fits = fits and (below == math.inf or number < below)
@@ -128,7 +139,7 @@ def check_floats(
     Traceback (most recent call last):
     mcover.errors.McoverError: values is [1, 'two']; write a list or array of numbers.
     """
-    given = _array(values)
+    given = as_array(name, values)
     is_right = given.size > 0 and given.dtype.kind in "iuf" and ndim in (None, given.ndim)
     if not is_right or (finite and not np.all(np.isfinite(given))):
         what = "finite numbers" if finite and is_right else "numbers"
@@ -138,18 +149,41 @@ def check_floats(
 
 def check_bools(name: str, values: Any) -> NDArray[np.bool_]:
     """A list or array of True and False that is not empty."""
-    given = _array(values)
+    given = as_array(name, values)
     if not given.size or given.dtype != bool:
         raise McoverError(f"{name} is {shown(values)}; write a list or array of True and False.")
     return given
 
 
-def _array(values: Any) -> NDArray[Any]:
-    """Numbers, sequences and arrays as an array; an empty one for anything else."""
-    if isinstance(values, Sequence | np.ndarray | numbers.Number | np.generic):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):  # e.g. ragged lists
-            return np.asarray(values)
-    return np.empty(0)
+def as_array(name: str, values: Any) -> NDArray[Any]:
+    """Whatever NumPy reads as an array; its entries are for the caller to check.
+
+    >>> as_array("values", np.ma.masked_array([1.0, 2.0], [True, False]))
+    Traceback (most recent call last):
+    mcover.errors.McoverError: values is a masked array, and its mask would be ignored; write \
+values.filled(number), or values.compressed() without the masked entries.
+    """
+    check_unmasked(name, values)
+    try:
+        given = np.asarray(values)
+    except Exception as error:  # ragged lists, and objects of users, which may raise anything
+        raise McoverError(
+            f"{name} is {shown(values)}, which NumPy cannot read as an array of numbers "
+            f"({type(error).__name__}); write a list or an array, with rows of one length."
+        ) from error
+    # An array may be a view that repeats a few numbers; checks and copies of it are not.
+    check_memory(9 * given.size, f"{name} of shape {given.shape}", "write fewer numbers")
+    return given
+
+
+def check_unmasked(name: str, values: Any) -> None:
+    """Refuses masked arrays, also as rows of a list: whatever reads an array drops the mask."""
+    rows = values if isinstance(values, list | tuple) else [values]
+    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
+        raise McoverError(
+            f"{name} is a masked array, and its mask would be ignored; write {name}.filled(number),"
+            f" or {name}.compressed() without the masked entries."
+        )
 
 
 def check_instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:
@@ -157,6 +191,28 @@ def check_instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], 
     if not isinstance(value, kinds):
         raise McoverError(f"{name} is {shown(value)}; write {example}.")
     return value
+
+
+def check_callable(name: str, value: Any, example: str) -> Any:
+    """A function, or anything else that can be called; ``example`` says what to write."""
+    if not callable(value):
+        raise McoverError(f"{name} is {shown(value)}; write {example}.")
+    return value
+
+
+def check_path(name: str, value: Any) -> Path:
+    """The path of a file or folder, as text or as a ``Path``; it need not exist.
+
+    >>> check_path("path", b"file")
+    Traceback (most recent call last):
+    mcover.errors.McoverError: path is b'file'; write a path as text or pathlib.Path.
+    """
+    if isinstance(value, str | os.PathLike):
+        with contextlib.suppress(Exception):  # the __fspath__ of a user's class
+            text = os.fspath(value)
+            if isinstance(text, str) and text and "\0" not in text:
+                return Path(text)
+    raise McoverError(f"{name} is {shown(value)}; write a path as text or pathlib.Path.")
 
 
 def memory_limit() -> int:
@@ -214,21 +270,9 @@ def _range(least: float, most: float, above: float = -math.inf, below: float = m
     return " and".join(f" {word} {of:g}" for word, of in limits.items() if math.isfinite(of))
 
 
-def shown(value: Any) -> str:
-    """A value in an error message, shortened where its repr is long."""
-    if isinstance(value, int) and abs(value) >= 10**20:
-        return "an integer of more than 20 digits"
-    try:
-        text = repr(value.item() if isinstance(value, np.generic) else value)
-    except Exception:  # a repr written by a user may fail
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
-
-
 def check_writable(path: Any) -> Path:
     """A path where a file can be written; checked before the work, not after it."""
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-    target = Path(text) if isinstance(text, str) else Path()
+    target = check_path("output", path)
     if not target.name or target.is_dir():
         raise McoverError(f"output is {shown(str(path))}; write the path of a file.")
     folder = target.parent

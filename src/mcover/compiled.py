@@ -1,20 +1,28 @@
 """numba's ``njit`` with a cache on disk that may be missing, read-only, stale or damaged.
 
-A cache that cannot be used costs a compilation and never raises an exception. numba's keys hold its
-version, the signature, and the CPU's name and features. Compiled functions also inline functions of
-other files in their folder, which numba does not see: so an entry is stale as soon as any source
-file of the folder has changed.
+A cache that cannot be used costs a compilation and never raises an exception. numba's keys hold the
+signature, and the CPU's name and features. Compiled functions also inline functions of other files
+in their folder, which numba does not see: so an entry is stale as soon as any source file of the
+folder has changed.
+
+numba itself runs whatever machine code a file holds. Here every file begins with a checksum of the
+rest, and an entry names the function and the key that it was compiled for: a file with a flipped
+bit, or under another file's name, is compiled again. This guards against accidents, not against
+someone who may write to the folder and could change the Python files too.
 """
 
 import contextlib
 import hashlib
+import pickle
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+_DIGEST = hashlib.sha256().digest_size
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -29,15 +37,63 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
+class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
+    """numba's index and data files of one function, each behind a checksum."""
+
+    def save(self, key: Any, data: Any) -> None:
+        super().save(key, (self._name_of(key), data))
+
+    def load(self, key: Any) -> Any:
+        found = super().load(key)
+        return None if found is None or found[0] != self._name_of(key) else found[1]
+
+    def _name_of(self, key: Any) -> str:
+        # The key alone is not enough: it hashes bytecode, where functions that differ in a constant
+        # are equal.
+        return repr((self._index_name, key))
+
+    def _save_index(self, overloads: dict[Any, str]) -> None:
+        self._write(self._index_path, (self._version, self._source_stamp, overloads))
+
+    def _load_index(self) -> dict[Any, str]:
+        found = self._read(self._index_path)
+        if found is None or found[:2] != (self._version, self._source_stamp):
+            return {}
+        return found[2]
+
+    def _save_data(self, name: str, data: Any) -> None:
+        self._write(self._data_path(name), data)
+
+    def _load_data(self, name: str) -> Any:
+        return self._read(self._data_path(name))
+
+    def _write(self, path: str, value: Any) -> None:
+        content = self._dump(value)
+        with self._open_for_write(path) as file:
+            file.write(hashlib.sha256(content).digest() + content)
+
+    def _read(self, path: str) -> Any:
+        """What was written; None if there is no such file, or its checksum is wrong."""
+        try:
+            data = Path(path).read_bytes()
+        except OSError:
+            return None
+        digest, content = data[:_DIGEST], data[_DIGEST:]
+        if hashlib.sha256(content).digest() != digest:
+            return None
+        return pickle.loads(content)
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename).parent)
+        stamp = _stamp(Path(function.__code__.co_filename).parent)
+        self._cache_file = _CheckedFile(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # a damaged file can raise any exception
+        except Exception:  # an entry of another installation can raise any exception
             with contextlib.suppress(Exception):
                 self.flush()
             return None

@@ -11,7 +11,7 @@ may be spins, bits, floats or torch tensors: whatever the factors can take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -77,7 +77,7 @@ class FactorGraph:
                 factor if isinstance(factor, Factor) else Factor(factor[0], tuple(factor[1]))
                 for factor in factors
             )
-        except (TypeError, LookupError) as error:
+        except Exception as error:  # an iterable of a user's may raise anything
             example = "[(loss, (0, 1)), ...]"
             raise McoverError(f"factors cannot be read: {error}; write {example}.") from error
         if not self.factors:
@@ -96,7 +96,7 @@ class FactorGraph:
 
     def objective(self, values: Sequence[Any]) -> Any:
         """The base objective L(w), for ``values`` indexed by variable."""
-        _check_values("values", values, self.variables)
+        check_length("values", values, self.variables, "one value for each variable")
         return sum(factor.loss(*(values[i] for i in factor.variables)) for factor in self.factors)
 
     def lift(
@@ -130,31 +130,6 @@ class FactorGraph:
                     routes[a, *of[::-1]] = inverse(routes[a, *of])
         return GraphCover(self, covers, edges, routes)
 
-    def lift_bank(self, bank: Bank) -> GraphCover:
-        """The M-cover restricted to a bank's destinations, its routes shared by all factors.
-
-        Each retained incidence is exact; the mean over a factor's destinations is replaced by the
-        mean over those of them that the bank holds. A full bank is the exact directed lift.
-        """
-        if bank.sources < self.variables:
-            raise McoverError(
-                f"the bank has {bank.sources} sources, the graph {self.variables} variables; "
-                f"write draw_bank(..., sources={self.variables}, ...)."
-            )
-        slot = {int(p): s for s, p in enumerate(bank.destinations)}
-        of = {a: factor.variables for a, factor in enumerate(self.factors)}
-        kept = {a: tuple(i for i in variables if i in slot) for a, variables in of.items()}
-        lost = [a for a, destinations in kept.items() if not destinations]
-        if lost:
-            raise McoverError(
-                f"no destination of the bank is in factor {lost[0]} (and {len(lost) - 1} more), so "
-                "they would drop out of the objective; draw a larger bank, or, annealing, write "
-                "bank=None for all destinations."
-            )
-        keys = [(a, i, j) for a in of for i in kept[a] for j in of[a] if j != i]
-        routes = {(a, i, j): bank.routes[slot[i], j] for a, i, j in keys}
-        return GraphCover(self, bank.covers, kept, routes)
-
 
 @dataclass(frozen=True, repr=False)
 class GraphCover:
@@ -181,14 +156,9 @@ class GraphCover:
 
     def objective(self, values: Any) -> Any:
         """L_M(W | ρ), the sum over covers of the routed local losses."""
-        shape = f"values[cover][variable], shape ({self.covers}, {self.graph.variables})"
-        if _length(values) != self.covers:
-            raise McoverError(
-                f"values {_seen(values, 'covers')}, the lift has {self.covers}; write {shape}, "
-                "covers first."
-            )
-        for cover in range(self.covers):
-            _check_values(f"values[{cover}]", values[cover], self.graph.variables)
+        check_length("values", values, self.covers, "values[cover][variable], covers first")
+        for of_cover in values:
+            check_length("the values of a cover", of_cover, self.graph.variables, "one a variable")
         total: Any = 0
         for a, factor in enumerate(self.graph.factors):
             share = 1 / len(self.destinations[a])
@@ -199,24 +169,11 @@ class GraphCover:
         return total
 
 
-def _length(values: Any) -> int | None:
+def _countable(values: Any) -> bool:
     try:
-        return len(values)
-    except TypeError:  # a number, or an array without dimensions
-        return None
-
-
-def _seen(values: Any, what: str) -> str:
-    length = _length(values)
-    return f"is {checks.shown(values)}" if length is None else f"hold {length} {what}"
-
-
-def _check_values(name: str, values: Any, variables: int) -> None:
-    if _length(values) != variables:
-        raise McoverError(
-            f"{name} {_seen(values, 'entries')}, the graph has {variables} variables; write one "
-            "value for each variable, in order."
-        )
+        return len(values) > 0
+    except TypeError:
+        return False
 
 
 def _domains(domains: Any, variables: int) -> tuple[tuple[Any, ...], ...]:
@@ -224,7 +181,7 @@ def _domains(domains: Any, variables: int) -> tuple[tuple[Any, ...], ...]:
     given = domains if isinstance(domains, Mapping) else dict.fromkeys(range(variables), domains)
     for variable, values in given.items():
         checks.check_int("a variable of domains", variable, 0, variables - 1)
-        if isinstance(values, str) or not _length(values) or _repeats(values):
+        if isinstance(values, str) or not _countable(values) or _repeats(values):
             raise McoverError(
                 f"the domain of variable {variable} is {checks.shown(values)}; write its values, "
                 "each once, such as (-1, 1) or range(3)."
@@ -237,6 +194,43 @@ def _repeats(values: Any) -> bool:
         return len(set(values)) < len(values)
     except TypeError:  # values that cannot be told apart by hash, such as lists
         return True
+
+
+def lift_bank(graph: FactorGraph, bank: Bank) -> GraphCover:
+    """The M-cover of a graph restricted to a bank's destinations, its routes shared by all factors.
+
+    Each retained incidence is exact; the mean over a factor's destinations is replaced by the
+    mean over those of them that the bank holds. A full bank is the exact directed lift.
+    """
+    if bank.sources < graph.variables:
+        raise McoverError(
+            f"the bank has {bank.sources} sources, the graph {graph.variables} variables; "
+            f"write draw_bank(..., sources={graph.variables}, ...)."
+        )
+    slot = {int(p): s for s, p in enumerate(bank.destinations)}
+    of = {a: factor.variables for a, factor in enumerate(graph.factors)}
+    kept = {a: tuple(i for i in variables if i in slot) for a, variables in of.items()}
+    lost = [a for a, destinations in kept.items() if not destinations]
+    if lost:
+        raise McoverError(
+            f"no destination of the bank is in factor {lost[0]} (and {len(lost) - 1} more), so "
+            "they would drop out of the objective; draw a larger bank, or anneal with bank=None."
+        )
+    keys = [(a, i, j) for a in of for i in kept[a] for j in of[a] if j != i]
+    routes = {(a, i, j): bank.routes[slot[i], j] for a, i, j in keys}
+    return GraphCover(graph, bank.covers, kept, routes)
+
+
+def check_length(name: str, values: Any, length: int, example: str) -> None:
+    """Refuses what does not have so many entries, or none at all: a mapping, a set, a number."""
+    try:
+        seen = None if isinstance(values, str | bytes | Mapping | Set) else len(values)
+    except Exception:  # no length, or one that a user wrote
+        seen = None
+    if seen is None:
+        raise McoverError(f"{name} is {checks.shown(values)}; write a list: {example}.")
+    if seen != length:
+        raise McoverError(f"{name} has {seen} entries instead of {length}; write {example}.")
 
 
 def _check_factor(index: int, factor: Factor) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from mcover import checks
 from mcover.annealing import Trajectory
 from mcover.errors import McoverError
 from mcover.extras import missing
@@ -55,7 +56,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
             return written.getvalue()
 
     figure = Picture(figsize=(width, height), layout="constrained")
-    if title:
+    if checks.check_instance("title", title, str, "a text"):
         figure.suptitle(title)
     return figure
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from mcover import checks
 from mcover.errors import McoverError
 
 
@@ -27,8 +28,7 @@ def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> 
         data: the bytes, or a function that writes them to an open binary file; its exceptions are
             raised unchanged.
     """
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise McoverError(f"path is {path!r}; write the path of a file.")
+    path = checks.check_path("path", path)
     try:
         target = Path(os.path.realpath(path))
         is_special = target.exists() and not target.is_file()
@@ -59,7 +59,7 @@ def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> 
         if isinstance(error, OSError):
             raise _unwritable(path, error) from error
         raise
-    return Path(path)
+    return path
 
 
 def _unwritable(path: str | Path, error: Exception) -> McoverError:

@@ -35,15 +35,6 @@ class Messages(Tagged, kind="messages"):
         if self.streams is not None and self.mixer == "exact":
             raise McoverError("streams follow drawn routes; write mixer='sampled' or streams=None.")
 
-    def blocks_of(self, inputs: int, channels: bool) -> int:
-        """Input blocks of a mixer: at most one per input, and thick ones for convolutions.
-
-        >>> [Messages().blocks_of(32, channels) for channels in (False, True)]
-        [8, 4]
-        """
-        most = max(1, inputs // self.block_channels) if channels else inputs
-        return min(self.blocks or inputs, most)
-
 
 @dataclass(frozen=True)
 class Directed(Tagged, kind="directed"):
@@ -68,6 +59,16 @@ class Directed(Tagged, kind="directed"):
 
 
 Routing = Messages | Directed
+
+
+def input_blocks(routing: Messages, inputs: int, channels: bool) -> int:
+    """Input blocks of a mixer: at most one per input, and thick ones for convolutions.
+
+    >>> [input_blocks(Messages(), 32, channels) for channels in (False, True)]
+    [8, 4]
+    """
+    most = max(1, inputs // routing.block_channels) if channels else inputs
+    return min(routing.blocks or inputs, most)
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,8 @@ def check_noise(noise: Any) -> float | str:
         size = checks.check_float("noise", float(noise[:-1]) if is_share else noise, 0, _LOUDEST)
     except ValueError:
         raise McoverError(
-            f"noise is {noise!r}; write 'auto', a standard deviation, 0 or more, or a share of "
-            "each tensor's own, e.g. '10%'."
+            f"noise is {checks.shown(noise)}; write 'auto', a standard deviation, 0 or more, or a "
+            "share of each tensor's own, e.g. '10%'."
         ) from None
     return str(noise) if is_share else size
 

@@ -27,6 +27,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from mcover import checks
 from mcover.errors import McoverError
 from mcover.extras import missing
 
@@ -78,6 +79,8 @@ def collapsed(module: nn.Module, collapse: Collapse = Covered.collapse) -> Itera
     Raises:
         McoverError: there is no covered model, or the module is one itself.
     """
+    checks.check_instance("module", module, nn.Module, "a module that holds covered models")
+    checks.check_callable("collapse", collapse, "a function of a covered model")
     # A covered model may be registered under several names; each of them is replaced.
     places = [
         (parent, name, child)

@@ -116,6 +116,8 @@ def suggest_lift(
         prefix: of the names of the trial's parameters.
     """
     values = _Values(trial, prefix)
+    for name, size in {"bank": bank, "blocks": blocks}.items():  # also of the other routing
+        values.integers(name, size)
     count = values.integer("covers", covers)
     if not isinstance(topology, Topology):
         given: dict[str, Any] = {"kinds": topology, "sigma": sigma, "shift": shift}
@@ -170,6 +172,8 @@ def suggest_annealing(
         prefix: of the names of the trial's parameters.
     """
     values = _Values(trial, prefix)
+    values.integers("covers", covers), values.integers("bank", bank)  # also of other methods
+    values.floats("coupling", coupling, log=True)
     kind = values.word("method", method, ("mcover", "rsa", "vanilla"))
     count = 1 if kind == "vanilla" else values.integer("covers", covers)
     chosen: MCover | RSA | Vanilla = Vanilla()
@@ -199,19 +203,30 @@ class _Values:
         self.prefix = checks.check_instance("prefix", prefix, str, "a text, e.g. 'lift_'")
 
     def number(self, name: str, given: Any, *, log: bool = False) -> float:
+        low, high = self.floats(name, given, log=log)
         if not isinstance(given, tuple):
-            return checks.check_float(name, given, infinite=name == "sigma")
-        low, high = self._range(name, given)
-        low = checks.check_float(name, low, above=0.0 if log else -math.inf)
-        high = checks.check_float(name, high, low)
+            return low
         return float(self.trial.suggest_float(self.prefix + name, low, high, log=log))
 
-    def integer(self, name: str, given: Any, *, log: bool = False, least: int = 1) -> int:
+    def floats(self, name: str, given: Any, *, log: bool = False) -> tuple[float, float]:
+        """The range of a number, checked; the trial is not asked for it."""
         if not isinstance(given, tuple):
-            return checks.check_int(name, given, least)
+            return (checks.check_float(name, given, infinite=name == "sigma"),) * 2
         low, high = self._range(name, given)
-        low, high = checks.check_int(name, low, least), checks.check_int(name, high, low)
+        low = checks.check_float(name, low, above=0.0 if log else -math.inf)
+        return low, checks.check_float(name, high, low)
+
+    def integer(self, name: str, given: Any, *, log: bool = False, least: int = 1) -> int:
+        low, high = self.integers(name, given, least=least)
+        if not isinstance(given, tuple):
+            return low
         return int(self.trial.suggest_int(self.prefix + name, low, high, log=log))
+
+    def integers(self, name: str, given: Any, *, least: int = 1) -> tuple[int, int]:
+        """The range of a whole number, checked; the trial is not asked for it."""
+        low, high = self._range(name, given) if isinstance(given, tuple) else (given, given)
+        low = checks.check_int(name, low, least)
+        return low, checks.check_int(name, high, low)
 
     def word(self, name: str, given: Any, known: Sequence[str]) -> Any:
         for one in self._choices(name, given):
@@ -231,7 +246,7 @@ class _Values:
         return self.trial.suggest_categorical(self.prefix + name, given)
 
     def _choices(self, name: str, given: Any) -> tuple[Any, ...]:
-        if given == ():
+        if isinstance(given, tuple) and not given:
             raise McoverError(f"{name} is (), which leaves no choice; write one or more.")
         return given if isinstance(given, tuple) else (given,)
 

@@ -15,6 +15,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
+from mcover import checks
 from mcover.errors import McoverError
 
 OMITTED = "omitted"
@@ -41,14 +42,21 @@ def to_plain(value: Any) -> Any:
     >>> to_plain(GaussianRing(1.5, shift=2))
     {'kind': 'ring', 'shift': 2.0}
     """
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise McoverError("value contains itself; write one without cycles.") from None
+
+
+def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind} if hasattr(value, "kind") else {}
         given = {one: getattr(value, one.name) for one in fields(value) if one.init}
-        return kind | {o.name: to_plain(v) for o, v in given.items() if not _same(v, _default(o))}
+        return kind | {o.name: _plain(v) for o, v in given.items() if not _same(v, _default(o))}
     if isinstance(value, Mapping):
-        return {str(name): to_plain(of) for name, of in value.items()}
+        return {str(name): _plain(of) for name, of in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(of) for of in value]
+        return [_plain(of) for of in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     return value
@@ -75,18 +83,21 @@ def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
     >>> from_plain(Topology, {"kind": "ring", "shift": 2})
     GaussianRing(sigma=1.5, shift=2.0)
     """
+    checks.check_instance("name", name, str, "a word for messages")
     if get_origin(annotation) is typing.Annotated:
         return from_plain(get_args(annotation)[0], plain, name)
     if get_origin(annotation) in (typing.Union, types.UnionType):
         return _from_union(get_args(annotation), plain, name)
     if get_origin(annotation) is Literal:
         if plain not in get_args(annotation):
-            raise McoverError(f"{name} is {plain!r}; write one of {get_args(annotation)}.")
+            raise McoverError(
+                f"{name} is {checks.shown(plain)}; write one of {get_args(annotation)}."
+            )
         return plain
     if get_origin(annotation) is tuple:
         inner, *rest = get_args(annotation)
         if not isinstance(plain, list | tuple):
-            raise McoverError(f"{name} is {plain!r}; write a list.")
+            raise McoverError(f"{name} is {checks.shown(plain)}; write a list.")
         of = [inner] * len(plain) if rest == [...] else [inner, *rest]
         if len(of) != len(plain):
             raise McoverError(f"{name} has {len(plain)} entries; write {len(of)}.")
@@ -110,16 +121,22 @@ def _from_union(members: tuple[Any, ...], plain: Any, name: str) -> Any:
         except McoverError:
             continue
     if not members:
-        raise McoverError(f"{name} is {plain!r}; it has none of the types that are allowed here.")
+        raise McoverError(
+            f"{name} is {checks.shown(plain)}; it has none of the types that are allowed here."
+        )
     return from_plain(members[-1], plain, name)
 
 
 def _from_fields(base: Any, plain: Any, name: str) -> Any:
     if not isinstance(plain, Mapping):
-        raise McoverError(f"{name} is {plain!r}; write a table of the fields of {base.__name__}.")
+        raise McoverError(
+            f"{name} is {checks.shown(plain)}; write a table of the fields of {base.__name__}."
+        )
     kinds = _kinds(base)
     if kinds and plain.get("kind") not in kinds:
-        raise McoverError(f"{name} is of kind {plain.get('kind')!r}; write one of {sorted(kinds)}.")
+        raise McoverError(
+            f"{name} is of kind {checks.shown(plain.get('kind'))}; write one of {sorted(kinds)}."
+        )
     cls = kinds[plain["kind"]] if kinds else base
     given = {field: of for field, of in plain.items() if field != "kind" or not kinds}
     inits = {one.name: _default(one) for one in fields(cls) if one.init}
@@ -135,13 +152,18 @@ def _from_fields(base: Any, plain: Any, name: str) -> Any:
 
 
 def _from_scalar(annotation: Any, plain: Any, name: str) -> Any:
+    if annotation is not Any and not isinstance(annotation, type):
+        seen = checks.shown(annotation)
+        raise McoverError(f"annotation is {seen}; write a type, a union or a frozen dataclass.")
     is_bool = isinstance(plain, bool)
     if annotation is float and not is_bool:
         if isinstance(plain, int | float) or plain in ("inf", "-inf"):
             return float(plain)
     elif annotation is Any or (is_bool == (annotation is bool) and isinstance(plain, annotation)):
         return plain
-    raise McoverError(f"{name} is {plain!r}; write {getattr(annotation, '__name__', annotation)}.")
+    raise McoverError(
+        f"{name} is {checks.shown(plain)}; write {getattr(annotation, '__name__', annotation)}."
+    )
 
 
 def _default(field: Any) -> Any:

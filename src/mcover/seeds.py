@@ -1,11 +1,12 @@
 """Explicit randomness: independent streams from a seed, without any global state."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.random import Generator, SeedSequence
 
+from mcover import checks
 from mcover.errors import McoverError
 
 Seed: TypeAlias = int | Sequence[int] | SeedSequence | Generator | None
@@ -24,11 +25,14 @@ def seed_sequence(seed: Seed) -> SeedSequence:
         return SeedSequence([int(word) for word in seed.integers(0, 2**32, size=4)])
     if seed is None:
         return SeedSequence()
-    words = list(seed) if isinstance(seed, Sequence) else [seed]
+    try:
+        words: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
+    except Exception:  # a sequence of a user's, which may raise anything
+        words = []
     are_integers = all(isinstance(w, int | np.integer) and not isinstance(w, bool) for w in words)
     if not words or isinstance(seed, str | bytes) or not are_integers or min(words) < 0:
         raise McoverError(
-            f"seed is {seed!r}; write a non-negative integer, a sequence of them, "
+            f"seed is {checks.shown(seed)}; write a non-negative integer, a sequence of them, "
             "a SeedSequence, a Generator or None."
         )
     return SeedSequence([int(word) for word in words])

@@ -235,6 +235,9 @@ def paired_time_to_solution(
     intervals.
     """
     certainty, seed = _certainty(certainty), checks.check_int("seed", seed, 0)
+    for name, pair in (("first", first), ("second", second)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise McoverError(f"{name} is {checks.shown(pair)}; write a pair (solved, cost).")
     found = [_costs(*one) for one in (first, second)]
     flags = [np.asarray(solved).ravel() for solved, _ in (first, second)]
     (ours_cost, ours_p), (theirs_cost, theirs_p) = found

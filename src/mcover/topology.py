@@ -45,7 +45,7 @@ class Facts:
 class Topology(Tagged):
     """Base of all topologies: a subclass says its kind and its log-kernel, the rest follows."""
 
-    def log_kernel(self, covers: int) -> Matrix:
+    def _log_kernel(self, covers: int) -> Matrix:
         """Unbalanced log Q, shape (covers, covers); −inf where a read is impossible."""
         raise TypeError(f"{type(self).__name__} is not a topology: it has no kernel.")
 
@@ -59,7 +59,7 @@ class Topology(Tagged):
         covers = checks.check_int("covers", covers, 1)
         # Five matrices at a time: the logarithms, their balance and what is made on the way.
         checks.check_memory(40 * covers**2, f"a kernel of {covers} covers", "take fewer covers")
-        return balance(self.log_kernel(covers), repr(self))
+        return balance(self._log_kernel(covers), repr(self))
 
     def facts(self, covers: int) -> Facts:
         """Spectral gap, drift and effective width at this number of covers."""
@@ -102,7 +102,7 @@ class GaussianRing(Topology, kind="ring"):
         shift = checks.check_float(name, self.shift, -_LARGEST_SHIFT, _LARGEST_SHIFT)
         object.__setattr__(self, "shift", shift)
 
-    def log_kernel(self, covers: int) -> Matrix:
+    def _log_kernel(self, covers: int) -> Matrix:
         # Wrapped to [−M/2, M/2): right for fractional shifts and odd M alike.
         ahead = -_offsets(covers).astype(np.float64) - self.shift + covers / 2
         return _log_gaussian(np.mod(ahead, covers) - covers / 2, self.sigma)
@@ -112,7 +112,7 @@ class GaussianRing(Topology, kind="ring"):
 class Uniform(Topology, kind="uniform"):
     """Every cover is read equally: all permutations are equally likely."""
 
-    def log_kernel(self, covers: int) -> Matrix:
+    def _log_kernel(self, covers: int) -> Matrix:
         return np.zeros((covers, covers))
 
 
@@ -120,7 +120,7 @@ class Uniform(Topology, kind="uniform"):
 class Identity(Topology, kind="identity"):
     """Each cover reads only itself: M independent models."""
 
-    def log_kernel(self, covers: int) -> Matrix:
+    def _log_kernel(self, covers: int) -> Matrix:
         return log_weights(np.eye(covers))
 
 
@@ -139,7 +139,7 @@ class Chain(Topology, kind="chain"):
     def __post_init__(self) -> None:
         _check_sigma(self, self.sigma)
 
-    def log_kernel(self, covers: int) -> Matrix:
+    def _log_kernel(self, covers: int) -> Matrix:
         return _log_gaussian(-_offsets(covers).astype(float), self.sigma)
 
 
@@ -165,7 +165,7 @@ class Custom(Topology, kind="custom"):
         small = [list(row) for row in self.values]
         return f"Custom({small if covers <= 4 else f'<{covers} × {covers} matrix>'})"
 
-    def log_kernel(self, covers: int) -> Matrix:
+    def _log_kernel(self, covers: int) -> Matrix:
         if covers != len(self.values):
             raise McoverError(
                 f"this Custom topology is for {len(self.values)} covers, {covers} were asked for; "
@@ -196,7 +196,7 @@ class Mixture(Topology, kind="mixture"):
             )
         object.__setattr__(self, "weights", tuple(share.tolist()))
 
-    def log_kernel(self, covers: int) -> Matrix:
+    def _log_kernel(self, covers: int) -> Matrix:
         parts = zip(self.weights, self.parts, strict=True)
         return log_weights(sum(weight * part.matrix(covers) for weight, part in parts))
 
@@ -259,8 +259,8 @@ def _log_gaussian(displacement: Matrix, sigma: float) -> Matrix:
 
 def log_weights(matrix: ArrayLike) -> Matrix:
     """log of a kernel, refused unless it is square, finite, non-negative and not empty."""
+    given = checks.as_array("kernel", matrix)
     try:
-        given = np.asarray(matrix)
         if given.dtype.kind not in "biufO":
             raise TypeError(f"its entries are of type {given.dtype}")
         weights = given.astype(float)

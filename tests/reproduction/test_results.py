@@ -1,18 +1,20 @@
 """The committed rows: every cell of every study finds its own, and reruns give them again."""
 
+import re
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from mcover import McoverError
 from mcover.plain import from_plain
-from reproduction import data
+from reproduction import amp, data, pages, sweeps
 from reproduction.pages import RESULTS, check_pages
 from reproduction.perceptron import MessagePassingTrial, PerceptronTrial
 from reproduction.rows import KINDS, by_key, read_csv, trial_id
 from reproduction.studies import STUDIES, find_study
 from reproduction.studies.costs import CostTrial
-from reproduction.summary import summarize
+from reproduction.summary import outcome_table, summarize
 from reproduction.training import (
     BinaryTrial,
     CommitteeTrial,
@@ -49,6 +51,41 @@ COUNTS = {
 
 def test_the_pages_are_what_the_rows_give():
     assert check_pages() == [], "run 'python -m reproduction pages'"
+
+
+NUMBER = r"−?(?:[\d,]+\.?\d*(?:e[−-]?\d+)?|inf)"
+INTERVAL = re.compile(rf"({NUMBER})\s+\[({NUMBER}),\s+({NUMBER})\]")
+
+
+def value_of(text):
+    return float(text.replace("−", "-").replace(",", ""))
+
+
+@pytest.fixture(scope="module")
+def intervals():
+    """Of all tables, those of single outcomes included, and of their differences the other way."""
+    tables = [table for name in STUDIES for table in pages.tables_of(name)]
+    for name in ("committee-rates", "equal-budget", "low-data-conv"):
+        study = find_study(name)
+        plan = study.plan("paper")
+        rows = {row.key: row for row in read_csv(RESULTS / f"{name}.csv")}
+        for outcome in ("train_error", "epochs", "gradients"):
+            tables.append(outcome_table(summarize(study, "paper", plan, rows), outcome))
+    said = "\n".join(table.markdown() for table in (*tables, *sweeps.tables())) + amp.table()
+    found = np.array([[value_of(part) for part in one] for one in INTERVAL.findall(said)])
+    return np.concatenate([found, -found[:, [0, 2, 1]], found / 1000])
+
+
+@pytest.mark.parametrize("file", sorted(pages.PROSE.glob("*.md")), ids=lambda file: file.stem)
+def test_intervals_in_the_prose_are_those_of_a_table(file, intervals):
+    if file.stem == "tune":  # its trials were not kept
+        return
+    for one in INTERVAL.findall(file.read_text(encoding="utf-8")):
+        wanted = np.array([value_of(part) for part in one])
+        last_digit = [10.0 ** -len(part.partition(".")[2].partition("e")[0]) for part in one]
+        with np.errstate(invalid="ignore"):
+            near = np.abs(intervals - wanted) <= 0.501 * np.array(last_digit)
+        assert (near | (intervals == wanted)).all(axis=1).any(), one
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 import pytest
 
+from reproduction import pages
 from reproduction.__main__ import main
 from reproduction.rows import read_csv
 from reproduction.store import Store
@@ -32,6 +33,9 @@ def test_run_then_show_and_write_the_rows(tmp_path, capsys):
     with Store("out/rows.db") as store:
         assert len(read_csv("rows.csv")) == len(store.rows()) == 6
     assert main(["show", "covers", "--rows", "rows.csv", "--markdown"]) == 0
+    capsys.readouterr()
+    assert main(["show", "covers", "--outcome", "proposals"]) == 0
+    assert "proposals, mean [95 % interval]" in capsys.readouterr().out
 
 
 def test_committed_rows_are_not_computed_again(capsys):
@@ -44,3 +48,12 @@ def test_mistakes_are_reported_without_a_traceback(capsys):
     assert "table-1" in capsys.readouterr().err
     assert main(["run", "covers", "--only", "banana", "--workers", "0"]) == 1
     assert "its labels are" in capsys.readouterr().err
+
+
+def test_pages_that_differ_from_the_rows_are_an_error(tmp_path, monkeypatch, capsys):
+    stale = tmp_path / "league.md"
+    monkeypatch.setattr(pages, "render_pages", lambda: {stale: "text"})
+    assert main(["pages", "--check"]) == 1
+    assert "league.md" in capsys.readouterr().err
+    stale.write_text("text", encoding="utf-8")
+    assert main(["pages", "--check"]) == 0

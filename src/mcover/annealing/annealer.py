@@ -123,9 +123,10 @@ def anneal(
             _warn("only the sign of a coupling counts, not its growth", "coupling_growth=0")
     num_reads = checks.check_int("num_reads", num_reads, 1)
     threads = checks.cpus() if workers is None else checks.check_int("workers", workers, 1)
-    for name, function in {"interrupt": interrupt, "progress": progress or None}.items():
-        if not (function is None or callable(function) or function is progress is True):
-            checks.check_instance(name, function, type(None), "a function")
+    if interrupt is not None:
+        checks.check_callable("interrupt", interrupt, "a function that says when to stop, or None")
+    if not isinstance(progress, bool):
+        checks.check_callable("progress", progress, "True, False or a function of an AnnealStatus")
     seeds = seed_sequence(seed).spawn(num_reads)
     if graph is None:
         starts = _starts(initial_states, num_reads, method.covers, data.sites)

@@ -17,23 +17,24 @@ from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
-from mcover.annealing.options import AnnealOptions, MCover, bank_size, couplings_of
+from mcover.annealing.options import RSA, AnnealOptions, bank_size, couplings_of
 from mcover.annealing.reads import AnnealStatus, listen
 from mcover.annealing.result import reads_text
 from mcover.annealing.schedules import AutoSchedule
 from mcover.annealing.trajectory import Trajectory
 from mcover.errors import McoverError
-from mcover.factor_graph import FactorGraph, GraphCover
+from mcover.factor_graph import FactorGraph, GraphCover, lift_bank
 from mcover.plain import brief
 from mcover.routing import draw_bank
 from mcover.tables import facts, html_table
-from mcover.topology import Identity, Uniform
+from mcover.topology import Identity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METHOD = MCover(5, Uniform(), bank=None, coupling=0.3)
-"""What :func:`mcover.anneal` takes for graphs where no method is given."""
+METHOD = RSA(5, coupling=0.3)
+"""What :func:`mcover.anneal` takes for graphs where no method is given: without a planted solution
+routes found no better minima than replicas."""
 
 _SLICE_SECONDS = 0.1
 
@@ -299,7 +300,8 @@ class GraphReads:
         if method.bank is None or isinstance(method.topology, Identity):
             return graph.lift(method.topology, self.covers, seed=seed)
         size = bank_size(method, graph.variables)
-        return graph.lift_bank(draw_bank(method.topology, self.covers, graph.variables, size, seed))
+        bank = draw_bank(method.topology, self.covers, graph.variables, size, seed)
+        return lift_bank(graph, bank)
 
     def _chain(self, lifted: GraphCover, values: NDArray[np.int64], rng: Any) -> Any:
         from mcover.annealing.graph_chain import CallingChain, CompiledChain

@@ -29,8 +29,8 @@ def load_problem(path: str | Path, hidden: int = 1) -> Problem:
             Cells of .csv files are separated by comma, semicolon or tab.
         hidden: hidden units K; 1 is a perceptron.
     """
-    checks.check_instance("path", path, (str, Path), "the path of a file")
-    ending = Path(path).suffix.lower()
+    path = checks.check_path("path", path)
+    ending = path.suffix.lower()
     if ending == ".npz":
         arrays = read_arrays(path)
         if not {"patterns", "labels"} <= set(arrays):
@@ -49,6 +49,7 @@ def load_problem(path: str | Path, hidden: int = 1) -> Problem:
 
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file by name; never pickled objects, nor more than memory allows."""
+    path = checks.check_path("path", path)
     try:
         with ZipFile(_regular(path)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())

@@ -36,7 +36,7 @@ _RECOVERED = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class AmpResult:
-    """What message passing made of one data set.
+    """The result of message passing on one data set.
 
     As in the annealer's energy a tie (x·w = 0, N even) is no error, so the teacher solves its data
     under any tie rule.

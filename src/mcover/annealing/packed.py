@@ -1,4 +1,4 @@
-"""±1 students at work: inputs and weights as packed bits, fields by popcount.
+"""Evaluation of ±1 students: inputs and weights as packed bits, fields by popcount.
 
 A field is ``w·x = N − 2·|x ⊕ w|``, where a set bit is +1 and the bars count ones. Bit i % 64 of
 word i // 64 of a row is input i; the bits past N are zero in patterns and weights alike.

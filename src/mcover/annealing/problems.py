@@ -232,12 +232,11 @@ def _array(name: str, values: ArrayLike) -> NDArray[Any]:
 
 def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Signs:
     """An int8 copy, refused unless every entry is ±1 and the shape is right."""
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "iuf" and array.size:
-            raise TypeError(f"its entries are of type {array.dtype}")
-    except (TypeError, ValueError) as error:  # ragged lists, text, objects
-        raise McoverError(f"{name} must be an array of -1 and +1: {error}.") from error
+    array = checks.as_array(name, values)
+    if array.dtype.kind not in "iuf" and array.size:
+        raise McoverError(
+            f"{name} must be an array of -1 and +1; its entries are of type {array.dtype}."
+        )
     fits = array.ndim == len(shape) and array.size > 0
     if not fits or any(want not in (None, n) for want, n in zip(shape, array.shape, strict=True)):
         wanted = ", ".join("any" if want is None else str(want) for want in shape)

@@ -301,9 +301,7 @@ class AnnealResult:
 
     def save(self, path: str | Path) -> Path:
         """Writes one .npz file, without pickle; a file that was there is replaced at the end."""
-        example = 'a path that ends in .npz, "run.npz"'
-        checks.check_instance("path", path, (str, Path), example)
-        target = Path(path)
+        target = checks.check_path("path", path)
         if target.suffix != ".npz":
             raise McoverError(f"cannot save to {target}; end the name in .npz.")
         arrays = {name: getattr(self, name) for name in _ARRAYS}

@@ -1,4 +1,4 @@
-"""Whether a solution is found already: do all patterns agree with the collapsed student?
+"""Whether a solution has been found: whether the collapsed student is right on all patterns.
 
 Covers agree on it long before each of their contexts is at rest. A look takes about a nanosecond a
 weight: 512 patterns are counted at once, and the first of them that is wrong ends it.

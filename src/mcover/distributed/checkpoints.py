@@ -27,8 +27,10 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from mcover import checks
 from mcover.distributed.spread import Spread
 from mcover.errors import McoverError
+from mcover.nn.covered import Covered
 
 
 def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = None) -> None:
@@ -39,6 +41,9 @@ def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
         folder: where each rank writes a file.
         optimizer: whose state to write as well.
     """
+    folder = _checked(model, folder, optimizer)
+    if folder.exists() and not folder.is_dir():
+        raise McoverError(f"{folder} is a file; write the path of a folder.")
     state = _state(model, optimizer)
     with _by_itself() as alone:
         write(state, checkpoint_id=folder, no_dist=alone)
@@ -50,6 +55,7 @@ def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
     The number of ranks, and the way that the model is wrapped, may be others than when it was
     saved: one process can load it into what ``lift`` returned, and collapse it.
     """
+    folder = _checked(model, folder, optimizer)
     if not Path(folder, ".metadata").is_file():
         raise McoverError(f"{folder} holds no checkpoint; write the folder given to save.")
     state = _state(model, optimizer)
@@ -79,12 +85,24 @@ def beside_covers(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
     >>> [beside_covers(4)(nn.Parameter(torch.zeros(shape))) for shape in shapes]
     [Shard(dim=2), None]
     """
+    ranks = checks.check_int("ranks", ranks, 1)
 
     def placement(parameter: nn.Parameter) -> Shard | None:
         fitting = [k for k in range(1, parameter.ndim) if parameter.shape[k] % ranks == 0]
         return Shard(max(fitting, key=lambda k: parameter.shape[k])) if fitting else None
 
     return placement
+
+
+def _checked(model: Any, folder: Any, optimizer: Any) -> Path:
+    """The folder as a path; what is no model or optimizer is refused before torch sees it."""
+    wanted = "what mcover.lift or mcover.distributed.spread returned, perhaps inside DDP or FSDP"
+    checks.check_instance("model", model, nn.Module, wanted)
+    if not any(isinstance(module, Covered) for module in model.modules()):
+        raise McoverError(f"model is a {type(model).__name__} without covers; write {wanted}.")
+    if optimizer is not None:
+        checks.check_instance("optimizer", optimizer, Optimizer, "a torch.optim.Optimizer")
+    return checks.check_path("folder", folder)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from mcover.nn.layers import full_name
 from mcover.plain import to_plain
 
 DIMENSIONS = ("covers", "data")
+_LONGEST = 1e6  # seconds, eleven days; longer timeouts overflow in torch
 
 
 def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMesh:
@@ -42,7 +43,7 @@ def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMe
             covers together, for DDP or FSDP.
         timeout: seconds that a rank waits for the others before it gives up.
     """
-    seconds = timedelta(seconds=checks.check_float("timeout", timeout, above=0))
+    seconds = timedelta(seconds=checks.check_float("timeout", timeout, above=0, most=_LONGEST))
     if not dist.is_initialized():
         if "RANK" not in os.environ:
             raise McoverError(
@@ -80,6 +81,8 @@ def check(covered: Covered, mesh: DeviceMesh | None = None) -> None:
     DDP and FSDP copy weights from one rank to the others, but not the seed that routes come from:
     with ``seed=None`` ranks would draw different ones. Call this after ``lift``.
     """
+    checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
+    check_mesh(mesh)
     agree(facts(covered), groups_of(mesh))
 
 
@@ -136,6 +139,17 @@ def agree(own: Mapping[str, Any], groups: Sequence[Any], problem: str = "") -> N
                     f"ranks disagree on {name}: rank {first} has {seen[0]}, rank {rank} {seen[1]}; "
                     f"{_REMEDIES.get(name, 'write the same on all ranks')}."
                 )
+
+
+def check_mesh(mesh: Any) -> None:
+    """Refuses what is no mesh; None is all processes, which must have been started."""
+    if mesh is not None:
+        checks.check_instance("mesh", mesh, DeviceMesh, "mcover.distributed.start(...), or None")
+    if not dist.is_initialized():
+        raise McoverError(
+            "there is no process group; call mcover.distributed.start() in a script that torchrun "
+            "started."
+        )
 
 
 def groups_of(mesh: DeviceMesh | None) -> list[Any]:

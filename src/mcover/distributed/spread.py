@@ -70,8 +70,8 @@ def _checked(given: object, mesh: Any, layout: Any) -> dict[str, Any]:
         raise McoverError("the covers are spread already; spread what part.gather() returns.")
     if not isinstance(mesh, DeviceMesh) or mesh.mesh_dim_names != DIMENSIONS:
         raise McoverError(
-            f"mesh is {mesh!r}; write mcover.distributed.start(...), or a DeviceMesh of two "
-            "dimensions named 'covers' and 'data'."
+            f"mesh is {checks.shown(mesh)}; write mcover.distributed.start(...), or a DeviceMesh "
+            "of two dimensions named 'covers' and 'data'."
         )
     checks.check_choice("layout", layout, ("auto", "routed", "whole"))
     ranks = mesh.size(0)
@@ -241,12 +241,19 @@ def traffic(covered: Covered, ranks: int) -> tuple[float, float]:
 
     2·D·f·(M/R)·P with the share f of the routes in force, and 2·(1 − 1/R)·M·P.
     """
-    how, table = covered.settings.routing, covered.route_table.long()
+    checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
+    how = covered.settings.routing
+    if not isinstance(how, Directed):
+        raise McoverError("routes are crossed in the directed lift; lift with routing='directed'.")
+    ranks = checks.check_int("ranks", ranks, 1, covered.covers)
+    if covered.covers % ranks:
+        raise McoverError(f"ranks is {ranks}; write a divisor of the {covered.covers} covers.")
+    table = covered.route_table.long()
     own = covered.covers // ranks
     crossing = (table // own != torch.arange(covered.covers, device=table.device) // own).sum(1)
     elements, crossed = 0, 0.0
     stacks = covered.stacks()
-    for name, span in directed.spans(stacks, how.granularity):  # type: ignore[union-attr]
+    for name, span in directed.spans(stacks, how.granularity):
         count = stacks[name][0].numel()
         index = covered.route_index[:, span].long()
         elements += count

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from mcover import checks
-from mcover.errors import McoverError
+from mcover.errors import McoverError, McoverWarning
 from mcover.nn import trees
 from mcover.nn.state import CoverState
 
@@ -32,14 +33,70 @@ def collapse(
     """
     method = {"mean": mean_over_covers, "sign": _sign}.get(how) if isinstance(how, str) else how
     if not callable(method):
-        raise McoverError(f"how is {how!r}; write 'mean', 'sign' or a function of a stack.")
+        seen = checks.shown(how)
+        raise McoverError(f"how is {seen}; write 'mean', 'sign' or a function of a stack.")
 
     def value(name: str, stack: Tensor) -> Tensor:
         return _made(method, name, stack) if name in covered.lifted else mean_over_covers(stack)
 
-    net = rebuilt(covered, value)
     if loader is not None:
-        update_bn(loader, net, next(net.parameters()).device)
+        check_loader("loader", loader)
+    return recalibrated(rebuilt(covered, value), loader)
+
+
+def check_loader(name: str, loader: Any) -> None:
+    """Refuses what has no batches of tensors in it."""
+    is_batches = isinstance(loader, Iterable) and not isinstance(
+        loader, str | bytes | Mapping | Tensor | nn.Module
+    )
+    if not is_batches:
+        raise McoverError(
+            f"{name} is {checks.shown(loader)}; write batches of inputs, e.g. a DataLoader or a "
+            "list of tensors."
+        )
+
+
+class _Counted:
+    """Batches, counted as they are read."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = loader
+        self.was_read = False
+        self.batches = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.was_read = True
+        for batch in self.loader:
+            self.batches += 1
+            yield batch
+
+
+def recalibrated(net: nn.Module, loader: Iterable[Any] | None) -> nn.Module:
+    """The model with the running statistics of its batch norms computed on a loader, if given."""
+    if loader is None:
+        return net
+    counted = _Counted(loader)
+    try:
+        update_bn(counted, net, next(net.parameters()).device)
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+        raise McoverError(
+            f"the model cannot run on the batches of loader: {error}. Write batches that the base "
+            "model takes, as tensors or as tuples that begin with one."
+        ) from error
+    if not counted.was_read:
+        warnings.warn(
+            "loader has no effect: the model has no batch norm, whose running statistics would be "
+            "computed on it. Leave loader out.",
+            McoverWarning,
+            stacklevel=3,
+        )
+    elif not counted.batches:
+        raise McoverError(
+            "loader has no batches, so running statistics cannot be computed; write a DataLoader "
+            "or a list of batches (a generator can be read only once)."
+        )
     return net
 
 
@@ -72,7 +129,7 @@ def ensemble(covered: CoverState, /, *args: Any, routed: bool = False, **kwargs:
     Integers and booleans have no mean: the most frequent value is taken, and the smallest of
     several. ``routed=True`` averages the outputs of the covered model itself, routes included.
     """
-    if routed:
+    if checks.check_bool("routed", routed):
         outputs = covered(*args, **kwargs)
         return trees.map_tensors(lambda y: _average(_split(y, covered.passes)), outputs)
     each = []

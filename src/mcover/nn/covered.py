@@ -51,7 +51,7 @@ class _Forward:
         def forward(covered: Covered, /, *args: Any, **kwargs: Any) -> Any:
             return covered._execution.forward(args, kwargs, each=False)
 
-        # The signature is computed when someone asks for it, and not in each call.
+        # The signature is computed when it is read, and not in each call.
         forward.__wrapped__ = _Forward(Override.of(covered.net))  # type: ignore[attr-defined]
         return MethodType(forward, covered)
 

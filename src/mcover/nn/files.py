@@ -6,7 +6,6 @@ Nothing in a file is executed, and all of it is checked before it is used.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 from torch import Tensor
 
+from mcover import checks
 from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.lifting import Settings
@@ -44,7 +44,7 @@ def save(covered: CoverState, path: str | Path, *, frozen_too: bool = True) -> P
     Without ``frozen_too`` it has only what was trained, as of a large model with small adapters;
     what is not in the file is then the model's own that ``load`` is given.
     """
-    left_out = set() if frozen_too else frozen_names(covered)
+    left_out = set() if checks.check_bool("frozen_too", frozen_too) else frozen_names(covered)
     state = covered.state_dict()
     tensors, tied = _once({name: state[name] for name in state if name not in left_out})
     config = Config(
@@ -61,7 +61,7 @@ def save(covered: CoverState, path: str | Path, *, frozen_too: bool = True) -> P
 
 
 def frozen_names(covered: CoverState) -> set[str]:
-    """Names, in the covered model, of parameters that all covers share and nobody trains."""
+    """Names, in the covered model, of frozen parameters, which covers share."""
     named = covered.named_parameters(remove_duplicate=False)
     stacks = set(covered.stacks().values())
     return {name for name, p in named if not p.requires_grad and p not in stacks}
@@ -97,9 +97,9 @@ def read(path: str | Path) -> tuple[Path, Config, dict[str, Tensor]]:
 
 
 def _path(path: str | Path) -> Path:
-    if not isinstance(path, str | os.PathLike) or not Path(path).name:
-        raise McoverError(f"path is {path!r}; write the path of a file, with or without an ending.")
-    path = Path(path)
+    path = checks.check_path("path", path)
+    if not path.name:
+        raise McoverError(f"path is {str(path)!r}; write the path of a file.")
     return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
 
 

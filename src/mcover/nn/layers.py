@@ -9,27 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: F401, N812  # for the doctest
 from numpy.random import SeedSequence
 from torch import Tensor, nn
 
+from mcover import checks
 from mcover.errors import McoverError
-from mcover.lifting import Messages, Settings
+from mcover.lifting import Messages, Settings, input_blocks
 from mcover.nn.modules import structure
 from mcover.routing import draw_mixers
 from mcover.topology import Topology
 
 
-class Shape(NamedTuple):
+@dataclass(frozen=True)
+class Shape:
     """What a mixer is for: output units, and the inputs that each of them reads."""
 
     units: int
     inputs: int
     part: str = ""  # tells mixers apart where a layer has several
     channels: bool = False  # whether inputs are channels of a convolution
+
+    def __post_init__(self) -> None:
+        checks.check_count_fields(self, "units", "inputs")
+        checks.check_instance("part", self.part, str, "a word, or ''")
+        checks.check_bool_fields(self, "channels")
 
 
 @dataclass(frozen=True)
@@ -73,11 +80,12 @@ def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
     name = full_name(kind) if isinstance(kind, type) and issubclass(kind, nn.Module) else kind
     if not isinstance(name, str) or "." not in name:
         raise McoverError(
-            f"kind is {kind!r}; write a class of layers, or its full name 'package.module.Class'."
+            f"kind is {checks.shown(kind)}; write a class of layers, or its full name "
+            "'package.module.Class'."
         )
     if not callable(shapes):
         raise McoverError(
-            f"shapes is {shapes!r}; write a function of a layer, e.g. "
+            f"shapes is {checks.shown(shapes)}; write a function of a layer, e.g. "
             "lambda layer: [mcover.nn.Shape(layer.out_features, layer.in_features)]."
         )
     _KINDS[name] = shapes
@@ -88,8 +96,18 @@ def shapes_of(layer: nn.Module) -> Sequence[Shape]:
     for kind in type(layer).__mro__:
         found = _KINDS.get(full_name(kind))
         if found is not None:
-            return found(layer)
+            return _checked(found(layer), layer)
     return ()
+
+
+def _checked(shapes: Any, layer: nn.Module) -> list[Shape]:
+    """The shapes that a registered function gave, if that is what they are."""
+    if not isinstance(shapes, list | tuple) or not all(isinstance(s, Shape) for s in shapes):
+        raise McoverError(
+            f"shapes of {full_name(type(layer))} gave {checks.shown(shapes)}; return a list of "
+            "mcover.nn.Shape(units, inputs)."
+        )
+    return list(shapes)
 
 
 def full_name(kind: type) -> str:
@@ -157,7 +175,7 @@ def draw_mixer(
     """
     if how.mixer == "exact":
         return torch.from_numpy(topology.matrix(covers))[None, None]
-    blocks = how.blocks_of(shape.inputs, shape.channels)
+    blocks = input_blocks(how, shape.inputs, shape.channels)
     if how.streams is not None:  # a stream follows one route: a mixer of a single draw
         drawn = draw_mixers(topology, covers, how.streams * shape.units, blocks, 1, seed)
         return torch.from_numpy(drawn).double().unflatten(0, (how.streams, -1))

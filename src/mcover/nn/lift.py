@@ -100,8 +100,14 @@ def lift(
     is_list = isinstance(given, Sequence) and not isinstance(given, str)
     if not is_list:
         checks.check_instance("covers", covers, int, "how many, or a list of modules")
+    try:
+        given = tuple(given)
+    except Exception:  # a sequence of a user's, which may raise anything
+        checks.check_instance("covers", covers, int, "how many, or a list of modules")
     asked: Any = len(given) or covers
-    if given and noise not in ("auto", 0):
+    is_auto = isinstance(noise, str) and noise == "auto"
+    noise = noise if is_auto else check_noise(noise)
+    if given and not is_auto and noise != 0:
         warnings.warn(
             f"noise={noise!r} does nothing where covers are given as modules, which start as they "
             "are; leave it out.",
@@ -109,7 +115,7 @@ def lift(
             stacklevel=2,
         )
     names = selected_parameters(model, select)
-    share = auto_noise(model, names) if noise == "auto" else check_noise(noise)
+    share = auto_noise(model, names) if is_auto else noise
     words: Any = {"topology": topology, "routing": routing}  # Settings makes values of them
     settings = Settings(asked, noise=0.0 if given else share, **words)
     count = settings.covers

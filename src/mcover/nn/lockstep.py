@@ -24,7 +24,7 @@ MeetingRule = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Meeting(NamedTuple):
-    """What a cover brings to a layer."""
+    """The call of one cover at a mixing layer."""
 
     place: str  # the layer's name; covers meet when their places are equal
     slices: Any  # this cover's slice of each argument: input, weight, bias
@@ -32,7 +32,7 @@ class Meeting(NamedTuple):
 
 
 def meet(place: str, slices: Any, rule: MeetingRule) -> Any:
-    """Waits until all covers are here, and returns this cover's slice of ``rule(all slices)``."""
+    """Waits for all covers, and returns this cover's slice of ``rule(all slices)``."""
     cover = getcurrent()
     if not isinstance(cover, _Cover):
         raise McoverError(
@@ -79,7 +79,7 @@ def run(covers: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def saved_tensor_hooks_are_active() -> bool:
-    """Whether someone outside, e.g. activation checkpointing, packs what is saved for backward."""
+    """Whether hooks on saved tensors are active outside the covers, e.g. by checkpointing."""
     try:
         with disable_saved_tensors_hooks("hooks are active"):
             return False

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcover import checks
 from mcover.errors import McoverError
 from mcover.nn import trees
 
@@ -46,9 +47,10 @@ def cover_loss(
         return _own_loss(loss)
     if not callable(loss) or isinstance(loss, type):
         raise McoverError(
-            f"loss is {loss!r}; write a function of output and target, e.g. F.cross_entropy, or "
-            "torch.nn.CrossEntropyLoss() with its parentheses."
+            f"loss is {checks.shown(loss)}; write a function of output and target, e.g. "
+            "F.cross_entropy, or torch.nn.CrossEntropyLoss() with its parentheses."
         )
+    each = checks.check_bool("each", each)
     stacks = trees.tensors(outputs)
     if not stacks or stacks[0].ndim == 0 or not len(stacks[0]):
         raise McoverError("cover_loss takes what the covered model returned: covers come first.")

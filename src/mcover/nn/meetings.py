@@ -80,7 +80,7 @@ class Site:
         if shape is None or type(weight) not in (Tensor, nn.Parameter) or weight.ndim < 2:
             return False
         seen = tuple(weight.shape[:2])
-        return (seen[::-1] if transposed else seen) == shape[:2]
+        return (seen[::-1] if transposed else seen) == (shape.units, shape.inputs)
 
     def linear(
         self,

@@ -1,4 +1,4 @@
-"""The noise that separates covers where nobody says how much."""
+"""The default noise that separates the covers at the start."""
 
 from __future__ import annotations
 

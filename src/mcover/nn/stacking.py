@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -48,7 +49,9 @@ def selected_parameters(model: nn.Module, select: Select, argument: str = "selec
         return trained
     everywhere = dict(model.named_parameters(remove_duplicate=False))
     if callable(select):
-        inside = {name for name, module in model.named_modules() if select(name, module)}
+        inside = {
+            name for name, module in model.named_modules() if _takes(argument, select, name, module)
+        }
         found = {"the predicate": [name for name in everywhere if inside & {*_ancestors(name)}]}
     else:
         found = _matched(argument, select, everywhere) or {"an empty list": []}
@@ -74,11 +77,26 @@ def kept_buffers(model: nn.Module, buffers: str | Sequence[str] | None) -> list[
     return [name for name in names if name in chosen]
 
 
+def _takes(argument: str, predicate: Callable[..., Any], name: str, module: nn.Module) -> bool:
+    """Whether a user's predicate takes a module; one that cannot be called so is refused."""
+    try:
+        return bool(predicate(name, module))
+    except (TypeError, ValueError) as error:
+        raise McoverError(
+            f"{argument} is a function that refuses a name and a module: {error}. Write a "
+            "function of both, e.g. lambda name, module: isinstance(module, torch.nn.Linear)."
+        ) from error
+
+
 def _matched(argument: str, given: Any, names: Iterable[str]) -> dict[str, list[str]]:
     """For each pattern the tensors whose name, or that of a module around them, it matches."""
-    patterns = [given] if isinstance(given, str) else given
-    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
-        raise McoverError(f"{argument} is {given!r}; write names or globs, e.g. ['head.*'].")
+    patterns: list[Any] = [given] if isinstance(given, str) else [None]
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        with contextlib.suppress(Exception):  # a sequence of a user's may raise anything
+            patterns = list(given)
+    if not all(isinstance(p, str) for p in patterns):
+        seen = checks.shown(given)
+        raise McoverError(f"{argument} is {seen}; write names or globs, e.g. ['head.*'].")
     around = {name: [name, *_ancestors(name)[:-1]] for name in names}
     return {
         repr(p): [name for name, of in around.items() if any(fnmatchcase(n, p) for n in of)]

@@ -65,7 +65,7 @@ class CoverState(nn.Module):
         self.steps = 0
         self.redraws = 0
         self._drawn = -1  # the number of the draw that the current routes come from
-        self._bank: NDArray[Any] | None = None  # the current routes, once someone asked for them
+        self._bank: NDArray[Any] | None = None  # the current routes, computed on first use
         self._met: dict[str, int] = {}  # meetings at each place since the model was made or loaded
         self._draw(0)
 

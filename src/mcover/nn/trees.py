@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -23,9 +23,21 @@ def tensors(tree: Any) -> list[Tensor]:
     >>> [tuple(t.shape) for t in tensors({"a": torch.zeros(2), "b": [torch.zeros(3), "text"]})]
     [(2,), (3,)]
     """
+    try:
+        return list(_tensors(tree))
+    except RecursionError:
+        raise McoverError(
+            "inputs, outputs and targets are containers of tensors; this one contains itself, or "
+            "is nested too deeply. Write tuples, lists, dicts or dataclasses of tensors."
+        ) from None
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
     if _is_container(tree):
-        return [tensor for part in _parts(tree).values() for tensor in tensors(part)]
-    return [tree] if isinstance(tree, Tensor) else []
+        for part in _parts(tree).values():
+            yield from _tensors(part)
+    elif isinstance(tree, Tensor):
+        yield tree
 
 
 def check_covers_first(tree: Any, covers: int, what: str, otherwise: str) -> None:

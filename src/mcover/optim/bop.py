@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.replicas import Group, check_number, own_groups
+from mcover.optim.groups import Group, add_group, check_group, check_number, evaluated, own_groups
 
 
 class Bop(Optimizer):
@@ -74,13 +74,14 @@ class Bop(Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """As in torch; with ``"flips": False`` for what the other optimizer trains."""
+        check_group(param_group)
         if not checks.check_bool("flips", param_group.setdefault("flips", True)):
             if self.rest is None:
                 raise McoverError("there is no other optimizer; write Bop(..., rest=Adam(...)).")
             self.rest.add_param_group(param_group)
             self._share(self.rest.param_groups[-1])
             return
-        super().add_param_group(param_group)
+        add_group(super().add_param_group, param_group)
         try:
             _check(self.param_groups[-1])
             for number, weight in enumerate(self.param_groups[-1]["params"]):
@@ -101,10 +102,7 @@ class Bop(Optimizer):
         Args:
             closure: clears the gradients, computes the loss and its gradients, returns the loss.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         self._flipped = []
         for group in self.param_groups:
             for weight in group["params"] if group["flips"] else ():

@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.replicas import Group, check_number, own_groups
+from mcover.optim.groups import Group, add_group, check_group, check_number, own_groups
 from mcover.seeds import Seed, seed_sequence
 
 
@@ -81,6 +81,7 @@ class EntropySGD(Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """As in torch; ``inner_steps`` and ``seed`` are those of the other groups."""
+        check_group(param_group)
         for name, default in self.defaults.items():
             param_group.setdefault(name, default)
         _check(param_group)
@@ -91,7 +92,7 @@ class EntropySGD(Optimizer):
                     f"{name} is {param_group[name]!r} in one group and {common!r} in another, but "
                     f"all walk together; write {name} once, for the optimizer."
                 )
-        super().add_param_group(param_group)
+        add_group(super().add_param_group, param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -106,6 +107,7 @@ class EntropySGD(Optimizer):
                 "EntropySGD evaluates the loss several times in a step; write a closure that "
                 "clears the gradients, calls backward and returns the loss: step(closure)."
             )
+        checks.check_callable("closure", closure, "a function that returns the loss")
         walks = [
             _Walk(group, p, p.detach().clone(), p.detach().clone())
             for group in self.param_groups

@@ -7,7 +7,7 @@ AdamW decays weights beside Adam's: momentum and normalisation act on gradients 
 import inspect
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
@@ -18,10 +18,10 @@ from torch.optim.optimizer import ParamsT
 
 from mcover import checks
 from mcover.errors import McoverError
+from mcover.optim.groups import Group, add_group, check_number, evaluated, own_groups
 
 Base = Callable[..., Optimizer]
 Coupling = float | Literal["auto"]
-Group = dict[str, Any]
 
 _BETA = 0.9  # what Zhang et al. recommend for the centre's rate
 
@@ -70,7 +70,7 @@ class _Coupled(Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """As in torch, for stacks of the same M or, with ``replicas=False``, for shared tensors."""
-        super().add_param_group(param_group)
+        add_group(super().add_param_group, param_group)
         try:
             is_stacked = checks.check_bool("replicas", param_group["replicas"])
             for stack in param_group["params"] if is_stacked else ():
@@ -94,10 +94,7 @@ class _Coupled(Optimizer):
         Args:
             closure: clears the gradients, computes the loss and its gradients, returns the loss.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         self._ready(loss)
         pulled = []
         for group in self.param_groups:
@@ -183,7 +180,8 @@ class ReplicatedSGD(_Coupled):
         groups = self._waiting()
         if not groups:
             raise McoverError("no coupling is 'auto', or it has started; leave start() out.")
-        value = float(torch.as_tensor(loss).detach())
+        is_one = isinstance(loss, Tensor) and loss.numel() == 1 and not loss.is_meta
+        value = checks.check_float("loss", loss.item() if is_one else loss, infinite=True)  # type: ignore[union-attr]
         if not 0 < value < math.inf:
             raise McoverError(
                 f"the loss at the start is {value}; coupling='auto' needs a positive one: "
@@ -282,6 +280,11 @@ class ElasticSGD(_Coupled):
     @torch.no_grad()
     def centre(self, stack: Tensor) -> Tensor:
         """x̃ of one stack, in the base's shape; the barycentre before the first step."""
+        if not any(stack is own for own in self.stacks()):
+            raise McoverError(
+                f"stack is {checks.shown(stack)}; write one of covered.stacks().values(), as the "
+                "optimizer was given."
+            )
         found: Tensor | None = self.state.get(stack, {}).get("centre")
         return stack.mean(0) if found is None else found.clone()
 
@@ -329,28 +332,6 @@ class ElasticSGD(_Coupled):
         return centre.add_(stack.mean(0).sub_(centre), alpha=min(len(stack) * pull, 1.0))
 
 
-def check_number(group: Group, name: str, also: str = "", **limits: float) -> None:
-    """Refuses an option outside its limits, 0 on by default; ``also`` is what else is allowed."""
-    value = group[name]
-    is_tensor = isinstance(value, Tensor) and value.ndim == 0  # torch takes them for lr
-    plain = value.item() if is_tensor else value
-    try:
-        plain = checks.check_float(name, plain, **(limits or {"least": 0}), infinite=bool(also))
-    except McoverError as error:
-        raise McoverError(f"{str(error).rstrip('.')}{also}.") from None
-    group[name] = value if is_tensor else plain
-
-
-def own_groups(params: ParamsT) -> ParamsT:
-    """Parameter groups as copies: torch writes into those it is given, and two optimizers share."""
-    if isinstance(params, Tensor | str | bytes | dict) or not isinstance(params, Iterable):
-        raise McoverError(
-            f"params is a {type(params).__name__}; write model.parameters(), "
-            "covered.stacks().values() or a list of parameter groups."
-        )
-    return [dict(entry) if isinstance(entry, dict) else entry for entry in params]  # type: ignore[return-value]
-
-
 def _is_auto(group: Group) -> bool:
     """Whether the coupling is "auto"; refused where it is no number either."""
     auto = isinstance(group["coupling"], str) and group["coupling"] == "auto"
@@ -362,7 +343,9 @@ def _is_auto(group: Group) -> bool:
 def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
     """The base optimizer, or an error that says what it takes."""
     if not callable(base):
-        raise McoverError(f"base is {base!r}; write a class of optimizers, e.g. torch.optim.SGD.")
+        raise McoverError(
+            f"base is {checks.shown(base)}; write a class of optimizers, e.g. torch.optim.SGD."
+        )
     name = getattr(base, "__name__", repr(base))
     try:
         made = base(own_groups(params), **options)

@@ -19,13 +19,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from mcover import Directed, GaussianRing, McoverError, checks, cover_loss, lift
+from mcover.sklearn.validation import random_state, reading
 from mcover.topology import Topology
 
 _FLOATS = (np.float64, np.float32)
@@ -88,6 +88,8 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         """
         epochs = checks.check_int("max_iter", self.max_iter, 1)
         patience = checks.check_int("n_iter_no_change", self.n_iter_no_change, 1)
+        tol = checks.check_float("tol", self.tol, 0)
+        checks.check_float("validation_fraction", self.validation_fraction, above=0, below=1)
         X, y, weight = self._checked(X, y, sample_weight, reset=True)
         X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -110,7 +112,7 @@ class _Network(CallbackSupportMixin, BaseEstimator):
                 net = self._collapse()
                 score = self._score(net, *held)
                 self.history_["validation_score"].append(score)
-                since = 0 if score > best + self.tol else since + 1
+                since = 0 if score > best + tol else since + 1
                 if not score <= best:  # also where it is no number
                     best, self.collapsed_ = score, net
             stop = task.call_on_fit_task_end(
@@ -138,10 +140,10 @@ class _Network(CallbackSupportMixin, BaseEstimator):
 
     def _begin(self, X: NDArray[Any]) -> None:
         """Fresh weights, covers, optimizer and history."""
-        random = check_random_state(self.random_state)
+        random = random_state(self.random_state)
         weights_seed, lift_seed, order_seed = random.randint(2**31, size=3).tolist()
-        sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
-        sizes = [checks.check_int("hidden_layer_sizes", size, 1) for size in sizes]
+        given = np.atleast_1d(checks.as_array("hidden_layer_sizes", self.hidden_layer_sizes))
+        sizes = [checks.check_int("hidden_layer_sizes", size, 1) for size in given.tolist()]
         activation = checks.check_choice("activation", self.activation, tuple(_ACTIVATIONS))
         batch = checks.check_int("batch_size", self.batch_size, 1)
         lr = checks.check_float("learning_rate_init", self.learning_rate_init, above=0)
@@ -196,22 +198,27 @@ class _Network(CallbackSupportMixin, BaseEstimator):
     def _predicted(self, X: Any) -> Tensor:
         """Outputs of the collapse."""
         check_is_fitted(self)
-        return self._run(self.collapsed_, validate_data(self, X, dtype=_FLOATS, reset=False))
+        with reading(X=X):
+            X = validate_data(self, X, dtype=_FLOATS, reset=False)
+        return self._run(self.collapsed_, X)
 
     # What an estimator says about its targets.
     _target_checks: ClassVar[dict[str, Any]]
     _outputs: Any
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple[Any, Any, Any]:
-        X, y = validate_data(self, X, y, dtype=_FLOATS, reset=reset, **self._target_checks)
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        with reading(X=X, y=y, sample_weight=sample_weight):
+            X, y = validate_data(self, X, y, dtype=_FLOATS, reset=reset, **self._target_checks)
+            weight = _check_sample_weight(
+                sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            )
         return X, y, weight
 
     def _split(self, *parts: NDArray[Any], stratify: NDArray[Any] | None = None) -> list[Any]:
         share = checks.check_float(
             "validation_fraction", self.validation_fraction, above=0, below=1
         )
-        seed = check_random_state(self.random_state).randint(2**31)
+        seed = random_state(self.random_state).randint(2**31)
         return train_test_split(*parts, test_size=share, random_state=seed, stratify=stratify)
 
 

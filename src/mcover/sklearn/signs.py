@@ -26,7 +26,6 @@ from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
@@ -35,6 +34,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from mcover import Committee, GaussianRing, MCover, McoverError, anneal, checks
 from mcover.annealing import AnnealResult, Method, Schedule
 from mcover.annealing.packed import pack_above, pack_signs, packed_fields, unpack_signs
+from mcover.sklearn.validation import check_n_jobs, random_state, reading
 
 Signs = NDArray[np.int8]
 
@@ -115,9 +115,12 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
             y: classes, shape (samples,).
             sample_weight: how many times each sample counts, shape (samples,).
         """
-        X, y = validate_data(self, X, y, dtype=_FLOATS)
-        check_classification_targets(y)
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        with reading(X=X, y=y, sample_weight=sample_weight):
+            X, y = validate_data(self, X, y, dtype=_FLOATS)
+            check_classification_targets(y)
+            weight = _check_sample_weight(
+                sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            )
         X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) == 1:
@@ -158,7 +161,8 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         The students run on packed bits.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=_FLOATS, reset=False)
+        with reading(X=X):
+            X = validate_data(self, X, dtype=_FLOATS, reset=False)
         bits = pack_above(X, self.columns_, self.thresholds_)
         rows = self.packed_.reshape(-1, self.packed_.shape[-1])
         fields = packed_fields(bits, rows, len(self.thresholds_))
@@ -188,8 +192,9 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         hidden, students = self._hidden(), checks.check_int("students", self.students, 1)
         method = self._method(patterns.shape[1] * hidden)
         temperatures = heat * self._temperatures()
+        check_n_jobs(self.n_jobs)
         threads = max(1, effective_n_jobs(self.n_jobs) // len(questions))
-        seeds = check_random_state(self.random_state).randint(2**31, size=len(questions))
+        seeds = random_state(self.random_state).randint(2**31, size=len(questions))
 
         def ask(question: int, seed: int) -> AnnealResult:
             problem = Committee(patterns, np.where(labels == question, 1, -1), hidden)

@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import update_bn
 
 from mcover import checks
 from mcover.errors import McoverError, McoverWarning
 from mcover.nn.binary.signs import SignWeight, latents, weights_of
-from mcover.nn.collapse import mean_over_covers, rebuilt
+from mcover.nn.collapse import check_loader, mean_over_covers, rebuilt, recalibrated
 from mcover.nn.covered import Covered
 
 Policy = Literal["latents", "signs", "best"]
@@ -72,7 +71,10 @@ def collapse(
             if policy == "best"
             else f"held_out is for policy='best', and has no part in {policy!r}."
         )
+    checks.check_callable("score", score, "a function of outputs and targets")
     for name, given in (("loader", loader), ("held_out", held_out)):
+        if given is not None:
+            check_loader(name, given)
         if isinstance(given, Iterator) and policy == "best":
             raise McoverError(f"{name} is read once for each cover; write a list or a DataLoader.")
     own = policy == "best" and not covered.settings.mixes  # statistics of the cover by itself
@@ -84,7 +86,7 @@ def collapse(
             stacklevel=2,
         )
     if policy == "best":
-        nets = (_recalibrated(covered.cover(k), loader) for k in range(covered.covers))
+        nets = (recalibrated(covered.cover(k), loader) for k in range(covered.covers))
         return min(
             ((_scored(net, held_out, score), net) for net in nets), key=lambda pair: pair[0]
         )[1]
@@ -95,13 +97,7 @@ def collapse(
         how = of.get(name)
         return mean_over_covers(stack) if how is None else _majority(how, stack)
 
-    return _recalibrated(rebuilt(covered, value), loader)
-
-
-def _recalibrated(net: nn.Module, loader: Iterable[Any] | None) -> nn.Module:
-    if loader is not None:
-        update_bn(loader, net, next(net.parameters()).device)
-    return net
+    return recalibrated(rebuilt(covered, value), loader)
 
 
 @torch.no_grad()

@@ -32,6 +32,8 @@ def _swish(x: Tensor) -> Tensor:
     return _BETA * (2 - x * torch.tanh(x / 2)) * torch.sigmoid(x) * torch.sigmoid(-x) * 2
 
 
+_LARGEST_BOUND = 1e4  # far beyond any latent, and in the range of half precision
+
 # What stands for the derivative of the sign at x. The names are those of a :class:`SignWeight`.
 SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": torch.ones_like,
@@ -309,7 +311,7 @@ def clip_latents(model: nn.Module, bound: float = 1.0) -> None:
         model: binarized, also covered.
         bound: the largest size of a latent.
     """
-    bound = checks.check_float("bound", bound, above=0)
+    bound = checks.check_float("bound", bound, above=0, most=_LARGEST_BOUND)
     for latent in latents(model).values():
         latent.clamp_(-bound, bound)
 
