@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser test-ecosystem test-zoo docs check bench format dist release-check clean
+.PHONY: help demo test test-browser test-ecosystem test-zoo test-versions docs check bench format dist release-check clean
 
 help:
 	@echo "make demo            compare M-cover with its rivals; pictures in $(OUT)/"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-browser    the site in headless Chromium"
 	@echo "make test-ecosystem  integrations with the real frameworks"
 	@echo "make test-zoo        models of many libraries, lifted in both routings"
+	@echo "make test-versions   the lowest and the newest versions of the dependencies"
 	@echo "make check           formatting, lint, types, pages of results"
 	@echo "make bench           speed and memory, each against a named rival"
 	@echo "make format          format the sources"
@@ -77,6 +78,26 @@ test-ecosystem: $(VENV)/.ecosystem
 # Models of other libraries, tiny and with random weights; only the packages are downloaded.
 test-zoo: $(VENV)/.zoo
 	$(RUN) -m pytest tests/zoo --numprocesses auto
+
+# The lowest and then the newest versions that pyproject.toml allows, each in a fresh environment. On
+# Linux the torch of PyPI brings its GPU packages, 6 GB an environment; with
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu pip takes the CPU builds instead.
+VERSIONS := $(CURDIR)/build/versions
+VERSIONS_PIP := bin/python -m pip install --quiet --disable-pip-version-check
+LOWEST_PYTHON ?= $(PYTHON)
+NEWEST_PYTHON ?= $(PYTHON)
+VERSIONS_TESTS ?= tests tests/ecosystem/test_sklearn.py tests/ecosystem/test_optuna.py
+test-versions:
+	rm -rf $(VERSIONS)
+	$(LOWEST_PYTHON) -m venv $(VERSIONS)/lowest
+	$(LOWEST_PYTHON) tests/lowest_versions.py plot sklearn optuna > $(VERSIONS)/lowest.txt
+	$(VERSIONS)/lowest/$(VERSIONS_PIP) --constraint $(VERSIONS)/lowest.txt \
+	  --editable ".[optuna,sklearn,test]" $(REPRODUCTION)
+	$(VERSIONS)/lowest/bin/python -m pytest $(VERSIONS_TESTS) --numprocesses auto \
+	  -W ignore::DeprecationWarning  # of old packages about the newer ones that they use
+	$(NEWEST_PYTHON) -m venv $(VERSIONS)/newest
+	$(VERSIONS)/newest/$(VERSIONS_PIP) --editable ".[optuna,sklearn,test]" $(REPRODUCTION)
+	$(VERSIONS)/newest/bin/python -m pytest $(VERSIONS_TESTS) --numprocesses auto
 
 # Warnings are errors, also those about broken references.
 docs: $(VENV)/.docs

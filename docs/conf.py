@@ -51,9 +51,12 @@ nitpick_ignore_regex = [
     # Names of other projects: every build would have to download their inventories.
     (
         r"py:.*",
-        r"(torch|np|numpy|nn|collections|pathlib|sklearn|lightning|transformers|peft|optuna)\..*",
+        r"(torch|np|numpy|nn|collections|pathlib|sklearn|lightning|transformers|peft|optuna|pandas|matplotlib)\..*",
     ),
-    (r"py:.*", r"(Tensor|ArrayLike|NDArray|ParamsT|Path|SeedSequence|Generator|Optimizer)"),
+    (
+        r"py:.*",
+        r"(Tensor|ArrayLike|NDArray|ParamsT|Path|SeedSequence|Generator|Optimizer|Figure|Axes|DataFrame)",
+    ),
 ]
 
 # Pages make no requests: the theme's files are part of the site, and formulas are MathML.

@@ -30,6 +30,8 @@ from reproduction.figures import COLOURS  # noqa: E402
 
 INK, RULE, PAPER = "#222222", "#bbbbbb", "#fffffe"
 COVERS = [COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[3]]
+# Where a figure may be divided, as shares of its width: on a phone its parts are below one another.
+CUTS = {"covers": (1 / 3, 2 / 3), "law": (0.355, 0.68), "cycle": (0.43,), "lifts": (0.5,)}
 ROUTES = np.array([[0, 1, 2], [1, 2, 0], [2, 1, 0], [0, 2, 1]])  # of four sources, over 3 covers
 
 
@@ -40,7 +42,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for draw in (covers, law, cycle, lifts, outcome):
         figure, label = draw()
-        text = inline_svg(figure, draw.__name__, label)
+        text = inline_svg(figure, draw.__name__, label, CUTS.get(draw.__name__, ()))
         for number, colour in enumerate(COLOURS):
             text = text.replace(f"var(--s{number})", f"var(--s{number}, {colour})")
         for name, colour in {"ink": INK, "rule": RULE}.items():
@@ -51,13 +53,14 @@ def main() -> None:
         (folder / f"{draw.__name__}.svg").write_text(text + "\n", encoding="utf-8")
 
 
-def inline_svg(figure: Figure, name: str, label: str) -> str:
+def inline_svg(figure: Figure, name: str, label: str, cuts: tuple[float, ...]) -> str:
     """Converts a figure to SVG for use inside a page, whose style sheet sets colours and fonts.
 
     Args:
         figure: what to draw.
         name: of the figure, unique on the page: identifiers begin with it.
         label: what the figure shows, in words.
+        cuts: where a narrow page may divide it, as shares of its width.
     """
     file = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
@@ -77,7 +80,9 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
                 parent.remove(child)  # a style sheet in here would apply to the whole page
         _adapt(parent, name, used)
     size = {"viewBox": root.attrib["viewBox"]}
-    root.attrib = size | {"class": "plot", "role": "group", "aria-label": label}
+    root.attrib = size | {"class": "plot", "role": "img", "aria-label": label}
+    if cuts:
+        root.attrib["data-cuts"] = " ".join(f"{cut:.4f}" for cut in cuts)
     return ElementTree.tostring(root, encoding="unicode", method="html")
 
 
@@ -205,7 +210,7 @@ def cycle() -> tuple[Figure, str]:
     """Lift, train, collapse: what happens to one weight matrix."""
     figure = Figure(figsize=(9.0, 2.86))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, 10.4), ylim=(0, 3.3))
+    axes.set(xlim=(0, 10.8), ylim=(0, 3.3))
     axes.set_axis_off()
     rng = np.random.default_rng(5)
     base = rng.normal(size=(4, 5))
@@ -214,8 +219,8 @@ def cycle() -> tuple[Figure, str]:
     for x, title, stack, size in (
         (0.55, "your model", [base], "(10, 64)"),
         (2.95, "covered model", spread, "(3, 10, 64)"),
-        (5.75, "trained covers", trained, "(3, 10, 64)"),
-        (8.75, "your model, trained", [np.mean(trained, axis=0)], "(10, 64)"),
+        (6.15, "trained covers", trained, "(3, 10, 64)"),
+        (9.15, "your model, trained", [np.mean(trained, axis=0)], "(10, 64)"),
     ):
         for back in reversed(range(len(stack))):
             colour = COVERS[back] if len(stack) > 1 else INK
@@ -225,8 +230,8 @@ def cycle() -> tuple[Figure, str]:
         axes.text(middle, 0.78, size, ha="center", size=10.5, color=INK)
     for x, verb, code in (
         (2.25, "lift", "mcover.lift(model, 3, …)"),
-        (4.95, "train", "cover_loss(…).backward()"),
-        (8.0, "collapse", "covered.collapse()"),
+        (5.35, "train", "cover_loss(…)"),
+        (8.4, "collapse", "covered.collapse()"),
     ):
         arrow = FancyArrowPatch(
             (x - 0.32, 1.7), (x + 0.42, 1.7), arrowstyle="-|>", mutation_scale=16, color=INK, lw=1.5
@@ -310,8 +315,8 @@ def _patchwork(axes: Axes, at: tuple[float, float], owner: np.ndarray) -> None:
 
 def outcome() -> tuple[Figure, str]:
     """The error of every trial of three annealers, from the committed rows."""
-    figure = Figure(figsize=(9.0, 2.95))
-    axes = figure.add_axes((0.2, 0.2, 0.77, 0.74))
+    figure = Figure(figsize=(6.5, 2.7))
+    axes = figure.add_axes((0.28, 0.22, 0.7, 0.72))
     rng = np.random.default_rng(0)
     trials = read_csv(HERE.parent / "reproduction" / "results" / "perceptron-variants.csv")
     ring = {"kind": "ring", "shift": 2, "sigma": 3}
@@ -329,11 +334,11 @@ def outcome() -> tuple[Figure, str]:
         found = mcover.statistics.mean(errors)
         axes.plot([found.low, found.high], [row, row], color=INK, lw=5, solid_capstyle="butt")
         at, side = (found.low - 0.004, "right") if row == 0 else (found.high + 0.004, "left")
-        axes.text(at, row - 0.3, f"mean {found:.4f}", ha=side, size=10, color=INK)
+        axes.text(at, row - 0.36, f"mean {found:.4f}", ha=side, size=10, color=INK)
         axes.text(-0.008, row, name, ha="right", va="center", size=11.5, color=INK)
         said.append(f"{name} {found:.4f}")
-    axes.set(ylim=(2.5, -0.5), yticks=[], xlim=(-0.004, 0.245))
-    axes.set_xlabel("generalization error of one trial; 200 trials each on the same teachers",
+    axes.set(ylim=(2.45, -0.6), yticks=[], xlim=(-0.004, 0.245))
+    axes.set_xlabel("generalization error of each of 200 trials, same teachers",
                     color=INK, size=10.5)  # fmt: skip
     axes.tick_params(colors=INK)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -1,7 +1,7 @@
 """Cover a module of your own: convolutions, a residual, a norm and a bare parameter, on digits.
 
-python examples/any_module.py                        # messages between layers are routed
-python examples/any_module.py --routing directed     # single weights are; no layer is special
+python examples/any_module.py                        # single weights are routed
+python examples/any_module.py --routing messages     # messages between layers are
 python examples/any_module.py --select head          # cover the head only, share the rest
 """
 
@@ -35,7 +35,7 @@ class Net(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--routing", default="messages", help="messages or directed")
+    parser.add_argument("--routing", default="directed", help="directed or messages")
     parser.add_argument("--select", help="cover only what this glob matches, e.g. head")
     parser.add_argument("--covers", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=10)
@@ -49,8 +49,7 @@ def main() -> None:
     torch.manual_seed(0)
     covered = mcover.lift(
         Net(given.channels),
-        covers=given.covers,
-        topology=mcover.GaussianRing(sigma=1.5, shift=1),
+        given.covers,
         routing=given.routing,
         select=given.select,
         seed=0,

@@ -1,9 +1,9 @@
-"""Take a trained collapse elsewhere: torch.compile, torch.export and ONNX, with the same numbers.
+"""Exports a trained collapse with torch.compile, torch.export and ONNX, and compares the outputs.
 
     python examples/export.py --output out
 
-A collapse is an ordinary model of the base's class, so that each of these takes one line. Covers
-are for training: they run in lockstep, which exporters do not follow.
+A collapse is an ordinary model of the base class, so each of these takes one line. Covers are for
+training only: exporters cannot trace how they run.
 """
 
 import argparse
@@ -31,13 +31,7 @@ def main():
     model = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
     )
-    covered = mcover.lift(
-        model,
-        covers=3,
-        topology=mcover.GaussianRing(sigma=1.5, shift=1),
-        routing="directed",
-        seed=0,
-    )
+    covered = mcover.lift(model, covers=3, seed=0)
     optimizer = torch.optim.AdamW(covered.parameters(), lr=2e-3)
     for _ in range(given.epochs):
         for batch in torch.randperm(len(labels)).split(64):

@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--covers", type=int, default=4)
     parser.add_argument("--routing", default="directed", help="directed or messages")
-    parser.add_argument("--noise", default="10%", help="that separates the covers at the start")
+    parser.add_argument("--noise", default="auto", help="separates the covers at the start")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--images", type=int, default=300, help="to train on")
     parser.add_argument("--epochs", type=int, default=30)
@@ -79,9 +79,8 @@ def main() -> None:
                 plain = run(Trainer, fresh(seed), seed, times * given.epochs, folder)
                 errors.setdefault(name, []).append(plain.evaluate()["eval_error"])
             covered = mcover.lift(
-                fresh(seed), given.covers, mcover.Uniform(), given.routing, noise=given.noise,
-                seed=seed,
-            )  # fmt: skip
+                fresh(seed), given.covers, routing=given.routing, noise=given.noise, seed=seed
+            )
             trainer = run(CoverTrainer, covered, seed, given.epochs, folder)
             trainer.evaluate_covers = True
             metrics = trainer.evaluate()  # of the collapse, and of each cover by itself

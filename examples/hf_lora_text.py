@@ -1,11 +1,11 @@
-"""LoRA covers of a tiny BERT that reads sentences of scikit-learn's docstrings; no download.
+"""LoRA covers of a tiny BERT, on sentences of scikit-learn's docstrings; no download.
 
 python examples/hf_lora_text.py
 python examples/hf_lora_text.py --seeds 10 --noise 100%
 
-A model learns from which of 14 parts of scikit-learn a sentence is, and is frozen. From few other
-sentences LoRA adapters learn something new: is it about learning without labels, learning with
-labels, or what comes before and after? One adapter learns it, or covers of one that are routed.
+A model learns from which of 14 parts of scikit-learn a sentence comes, and is then frozen. LoRA
+adapters learn another task from a few other sentences: is a sentence about supervised learning,
+unsupervised learning, or neither? One plain adapter is compared with routed covers of it.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def adapted(base: BertForSequenceClassification, seed: int):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--covers", type=int, default=4)
-    parser.add_argument("--noise", default="10%", help="that separates the covers at the start")
+    parser.add_argument("--noise", default="auto", help="separates the covers at the start")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--known", type=int, default=5000, help="sentences to train the model on")
     parser.add_argument("--sentences", type=int, default=200, help="to train adapters on")

@@ -137,14 +137,13 @@ def _is_short(table: Table) -> bool:
 
 
 def _list_of_pages() -> str:
-    """A line for each page but the first, with the number of its trials."""
-    lines = []
-    for file in sorted(PROSE.glob("*.md")):
-        if file.stem != "README":
-            title = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-            rows = len(_rows(file.stem)) if file.stem in STUDIES else None
-            lines.append((f"[{title}]({file.name})", str(rows or "")))
-    return Table("", ("page", "rows"), tuple(sorted(lines))).markdown()
+    """Links to all pages but the first."""
+    titles = {
+        file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# "): file.name
+        for file in PROSE.glob("*.md")
+        if file.stem != "README"
+    }
+    return " ·\n".join(f"[{title}]({titles[title]})" for title in sorted(titles))
 
 
 @cache

@@ -37,6 +37,7 @@ Made = Callable[[], Any]
 # Called with inputs of the base model, whose own code answers for them; made by functions; or
 # functions of Trainer and Lightning, which call them.
 LEFT_OUT = {
+    "mcover.annealing.AutoSchedule.temperatures",  # always refused: they come from a problem
     "mcover.nn.Covered.each",
     "mcover.nn.Covered.report",
     "mcover.nn.Covered.forward",
@@ -83,6 +84,11 @@ def problem() -> Any:
 @functools.cache
 def result() -> Any:
     return mcover.anneal(problem(), num_sweeps=2, seed=0)
+
+
+@functools.cache
+def solution() -> Any:
+    return mcover.solve(problem().patterns, problem().labels, time_limit=1, seed=0)
 
 
 @functools.cache
@@ -202,6 +208,8 @@ RECEIVERS: dict[str, Made] = {
     "AnnealResult": result,
     "Trajectory": lambda: result().trajectory,
     "Covered": covered,
+    "AutoSchedule": annealing.AutoSchedule,
+    "Solution": solution,
     "Sign": binary.Sign,
     "Bop": lambda: optim.Bop(moved(sign_stacks())),
     "ElasticSGD": elastic,
@@ -259,6 +267,8 @@ OWN: dict[str, dict[str, Made]] = {
         "target": lambda: torch.zeros(3, dtype=torch.long),
     },
     "mcover.mix": {"topologies": lambda: Several([RING, mcover.Uniform()])},
+    "AutoSchedule.from_temperature": {"hot": lambda: 1.0, "factor": lambda: 1.0},
+    "mcover.solve": {"problem": problem, "time_limit": lambda: 1, "seed": lambda: 0},
     "AnnealResult.load": {"path": saved_result},
     "AnnealResult.save": {"path": lambda: FOLDER / "again.npz"},
     "mcover.annealing.CustomSchedule": {"values": lambda: (0.3, 0.2)},

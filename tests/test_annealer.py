@@ -402,7 +402,7 @@ PROBLEM = teacher_student(20, 1.0, seed=0)
         (lambda: {"method": MCover(300)}, "covers is 300; write a whole number from 1 to 255"),
         (lambda: {"method": MCover(bank=0)}, "bank is 0"),
         (lambda: {"method": MCover(bank=21)}, "at most 20, or bank=None"),
-        (lambda: {"method": MCover(topology="ring")}, "topology is 'ring'"),
+        (lambda: {"method": MCover(topology="moon")}, "topology is 'moon'"),
         (lambda: {"method": MCover(redraw_every=0)}, "redraw_every is 0"),
         (lambda: {"method": RSA(coupling=-1.0)}, "coupling is -1.0; .* from 0 to 300"),
         (lambda: {"method": MCover(coupling=-1.0)}, "coupling is -1.0; .* from 0 to 300"),

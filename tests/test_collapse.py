@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from mcover import GaussianRing, McoverError, Uniform, lift  # noqa: E402
+from mcover.errors import McoverWarning  # noqa: E402
 from tiny_models import MODELS, Convolutional, Perceptron, Transformer, routed, tiny  # noqa: E402
 
 torch.set_num_threads(1)
@@ -138,3 +139,17 @@ def test_the_ensemble_is_the_mean_prediction(routing):
     passes = covered.passes
     along_routes = covered(x).unflatten(1, (passes, len(x))).mean((0, 1))
     torch.testing.assert_close(covered.ensemble(x, routed=True), along_routes)
+
+
+def test_batch_norm_without_a_loader_warns_and_says_what_to_write():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).double()
+    covered = lift(model, 3, seed=0)
+    covered.collapse()  # nothing ran: the statistics are those of the model
+    x = torch.randn(8, 4, dtype=torch.float64)
+    covered(x)
+    with pytest.warns(McoverWarning, match=r"batch norm '1' .*collapse\(loader=batches\)"):
+        covered.collapse()
+    net = covered.collapse(loader=[x])
+    seen = net[0](x).mean(0)
+    assert torch.allclose(net[1].running_mean, seen)
+    lift(model, 1, seed=0)(x)

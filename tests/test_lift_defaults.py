@@ -88,3 +88,40 @@ def test_what_was_stored_before_the_default_changed_keeps_its_meaning():
     assert to_plain(redrawn) == {"kind": "directed", "redraw_every": 10}
     for value in (quenched, redrawn, Directed(4, redraw_every=3)):
         assert from_plain(mcover.lifting.Routing, to_plain(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("model", "share"),
+    [
+        (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), "100%"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2)), "100%"),
+        (nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(4, 2)), "10%"),
+        (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), "10%"),
+        (nn.TransformerEncoderLayer(4, 2, 8), "10%"),
+        (nn.MultiheadAttention(4, 2, bias=False), "10%"),
+        (nn.LSTM(4, 2), "10%"),
+    ],
+)
+def test_noise_auto_is_large_for_perceptrons_only(model, share):
+    assert lift(model, 2, seed=0).settings.noise == share
+    frozen = nn.Sequential(model, nn.Linear(2, 2))
+    assert lift(frozen, 2, select="1", seed=0).settings.noise == share
+    by_hand = lift(model, 2, noise=share, seed=0).state_dict()
+    ours = lift(model, 2, seed=0).state_dict()
+    assert all(torch.equal(ours[name], by_hand[name]) for name in ours)
+
+
+def test_repr_says_how_the_model_was_lifted():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    shown = repr(lift(model, 3, "ring", select="2"))
+    assert "\n" not in shown
+    for part in ("Sequential, covers=3", "GaussianRing(sigma=1.5", "routing=Directed(bank=8",
+                 "noise='100%'", "10 parameters lifted, 16 shared"):  # fmt: skip
+        assert part in shown
+
+
+def test_the_public_names_are_what_dir_lists():
+    listed = set(dir(mcover))
+    assert set(mcover.__all__) | {"nn", "optim", "statistics", "permutations"} <= listed
+    assert not listed & {"Any", "TYPE_CHECKING", "importlib", "lifting", "sys"}
+    assert all(hasattr(mcover, name) for name in listed)

@@ -160,6 +160,38 @@ def test_the_report_counts_convolutions_as_they_are_computed():
     assert report.cost == pytest.approx((first + second) / base)
 
 
+@pytest.mark.parametrize("routing", ["messages", "directed"])
+def test_the_report_counts_a_trunk_once_for_each_cover_and_says_what_saves_it(routing):
+    trunk = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32)).requires_grad_(False)
+    model = nn.Sequential(trunk, nn.Linear(32, 32), nn.Linear(32, 4))
+    covered = lift(model, 4, RING, routing, seed=0)
+    estimate, counted = covered.report(), covered.report(torch.zeros(8, 32))
+    if routing == "directed":
+        assert estimate.cost == counted.cost == 4
+    assert counted.cost >= 4
+    assert estimate.trunk == ("0.0", "0.2")
+    text = str(estimate)
+    assert "2 more" in text
+    assert "frozen" in text
+    assert "0.0     " not in text
+    assert "nn.Sequential(trunk, mcover.lift(head, ...))" in text
+    behind = lift(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), 4, RING, select="0", seed=0)
+    assert behind.report().trunk == ()
+
+
+def test_the_report_of_adapters_counts_the_model_around_them():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).requires_grad_(False)
+    model.append(nn.Linear(64, 2, bias=False)).append(nn.Linear(2, 64, bias=False))
+    model.append(nn.Linear(64, 64).requires_grad_(False))
+    report = lift(model, 3, RING, seed=0).report()
+    assert report.cost == 3
+    assert report.trunk == ()
+    html = report._repr_html_()
+    assert html.count("<tr>") == 4
+    assert "3 more" in html
+    assert "<table>" in html
+
+
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("kind", **NAMES)
 def test_states_files_and_copies_go_on_where_the_model_was(kind, routing, tmp_path):

@@ -208,7 +208,7 @@ def test_files_that_unpack_to_more_than_memory_allows_are_refused(tmp_path, monk
         (lambda: Perceptron([[0, 2]], [1]), r"patterns must be -1 or \+1.*got .*2.*median"),
         (lambda: Perceptron([[0, -1]], [1]), "patterns must be -1 or"),
         (lambda: Perceptron([["a", "b"]], [1]), "patterns must be an array of -1 and"),
-        (lambda: Perceptron(np.ma.ones((1, 2)), [1]), "patterns are a masked array"),
+        (lambda: Perceptron(np.ma.ones((1, 2)), [1]), "patterns is a masked array"),
         (lambda: Perceptron([[1, 1]], [2]), "labels must have two values; got 1: 2"),
         (lambda: Perceptron([[1, 1]] * 3, ["a", "b", "c"]), "got 3: 'a', 'b', 'c'"),
         (lambda: Perceptron([[1, 1]] * 2, [0.0, float("nan")]), "labels must have two values"),

@@ -40,6 +40,8 @@ RETURNED = (
     "Estimate",
     "Folded",
     "NextRoutes",
+    "Solution",
+    "SolveStatus",
     "Student",
     "Summary",
     "Trajectory",

@@ -147,6 +147,7 @@ def test_a_lift_that_takes_long_says_what_it_does(monkeypatch, caplog):
     lift(model, 3, RING, "directed", seed=0)
     assert not caplog.records
     monkeypatch.setattr(announce, "PATIENCE", 0.0)
+    monkeypatch.setattr(announce, "BRIEF", 0)
     draw = module.draw_indexed_bank
     monkeypatch.setattr(module, "draw_indexed_bank", lambda *a: (time.sleep(0.05), draw(*a))[1])
     lift(model, 3, RING, "directed", seed=0)

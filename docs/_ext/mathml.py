@@ -16,7 +16,9 @@ def _inline(writer: Any, node: nodes.Element) -> None:
 def _block(writer: Any, node: nodes.Element) -> None:
     anchor = f' id="{escape(node["ids"][0])}"' if node["ids"] else ""
     number = f'<span class="eqno">({node["number"]})</span>' if node["number"] else ""
-    writer.body.append(f'<div class="math"{anchor}>{_convert(node, "block")}{number}</div>\n')
+    writer.body.append(
+        f'<div class="math"{anchor}><div>{_convert(node, "block")}</div>{number}</div>\n'
+    )
     raise nodes.SkipNode
 
 

@@ -21,6 +21,7 @@ from mcover.annealing import (
     Perceptron,
     Vanilla,
     anneal,
+    solve,
     teacher_student,
 )
 from mcover.errors import McoverError
@@ -63,8 +64,16 @@ __all__ = [
     "cover_loss",
     "lift",
     "mix",
+    "solve",
     "teacher_student",
 ]
+
+
+_MODULES = ("annealing", "nn", "optim", "permutations", "statistics")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES, "__doc__", "__version__"})
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,7 @@ def suggest_topology(
         prefix: of the names of the trial's parameters.
     """
     values = _Values(trial, prefix)
+    values.ring(sigma, shift)
     covers = checks.check_int("covers", covers, 1)
     kind = values.word("topology", kinds, (*_KINDS, "identity"))
     if kind == "ring":
@@ -118,6 +119,7 @@ def suggest_lift(
     values = _Values(trial, prefix)
     for name, size in {"bank": bank, "blocks": blocks}.items():  # also of the other routing
         values.integers(name, size)
+    values.ring(sigma, shift)
     count = values.integer("covers", covers)
     if not isinstance(topology, Topology):
         given: dict[str, Any] = {"kinds": topology, "sigma": sigma, "shift": shift}
@@ -174,6 +176,7 @@ def suggest_annealing(
     values = _Values(trial, prefix)
     values.integers("covers", covers), values.integers("bank", bank)  # also of other methods
     values.floats("coupling", coupling, log=True)
+    values.ring(sigma, shift)
     kind = values.word("method", method, ("mcover", "rsa", "vanilla"))
     count = 1 if kind == "vanilla" else values.integer("covers", covers)
     chosen: MCover | RSA | Vanilla = Vanilla()
@@ -215,6 +218,12 @@ class _Values:
         low, high = self._range(name, given)
         low = checks.check_float(name, low, above=0.0 if log else -math.inf)
         return low, checks.check_float(name, high, low)
+
+    def ring(self, sigma: Any, shift: Any) -> None:
+        """Checks the options of a ring, which the other topologies do not read."""
+        self.floats("sigma", sigma, log=True)
+        if shift is not None:
+            self.floats("shift", shift)
 
     def integer(self, name: str, given: Any, *, log: bool = False, least: int = 1) -> int:
         low, high = self.integers(name, given, least=least)

@@ -1,11 +1,14 @@
 """The built documentation site in headless Chromium: each page, wide and on a phone."""
 
+import io
 import os
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 from playwright.sync_api import sync_playwright
 
 import mcover
@@ -41,6 +44,21 @@ CUT_OFF = """() => {
     .filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > width + 1)
     .filter((one) => !scrolls(one))
     .map((one) => one.outerHTML.slice(0, 120));
+}"""
+# Pictures that scroll sideways, numbers of equations that are outside of the column or over their
+# formula: none is allowed. (Wide tables, code and formulas scroll.)
+SCROLLED = """() => {
+  const box = (one) => one.getBoundingClientRect();
+  const pictures = [...document.querySelectorAll("article .drawn, article .drawn svg")]
+    .filter((one) => box(one).right > box(document.querySelector("article")).right + 1
+                     || one.scrollWidth > one.clientWidth + 1);
+  const numbers = [...document.querySelectorAll("article .eqno")].filter((one) => {
+    const formula = one.previousElementSibling;
+    const beside = box(one).left >= box(formula).right - 1;
+    const below = box(one).top >= box(formula).bottom - 1;
+    return box(one).right > document.documentElement.clientWidth + 1 || !(beside || below);
+  });
+  return [...pictures, ...numbers].map((one) => one.outerHTML.slice(0, 120));
 }"""
 MISSING_PICTURES = """() => [...document.querySelectorAll("article img")]
   .filter((one) => !(one.complete && one.naturalWidth > 0)).map((one) => one.src)"""
@@ -104,8 +122,39 @@ def test_a_page_is_whole(page, name):
     )
     assert page.evaluate(MISSING_PICTURES) == []
     assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate(SCROLLED) == []
     size = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert size[0] <= size[1], "the page scrolls sideways"
+
+
+def test_plots_of_the_notebook_have_the_background_of_the_page(page):
+    page.goto((SITE / "story.html").as_uri())
+    plots = page.locator("article img")
+    assert plots.count() > 0
+    for number in range(plots.count()):
+        plot = plots.nth(number)
+        plot.scroll_into_view_if_needed()
+        plot.evaluate("(one) => one.complete || one.decode()")
+        pixels = imread(io.BytesIO(plot.screenshot()))[..., :3]
+        behind = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        expected = np.array([int(value) for value in re.findall(r"\d+", behind)[:3]]) / 255
+        np.testing.assert_allclose(pixels[5, 5], expected, atol=0.02)
+        lightness = pixels.mean(
+            -1
+        )  # ink is far from the background: dark on light or light on dark
+        assert np.abs(lightness - expected.mean()).max() > 0.6
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tutorials/scikit_learn", "tutorials/hugging_face", "howto/lightning", "tutorials/own_model"],
+)
+def test_integrations_are_one_click_away(page, name):
+    page.goto((SITE / "index.html").as_uri())
+    link = page.locator(f"article a[href='{name}.html']").first
+    assert link.is_visible()
+    link.click()
+    assert page.url.endswith(f"{name}.html")
 
 
 def test_the_figure_of_routes_has_the_kernel_and_the_law_of_the_library(page):

@@ -444,3 +444,17 @@ def test_accelerate_by_hand(precision, tmp_path):
     unwrapped.collapse().save_pretrained(tmp_path / "model")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
     same(parameters(again), parameters(covered.collapse()))
+
+
+def test_the_plain_trainer_names_the_one_for_covers(tmp_path):
+    covered = lifted("bert", routing="directed")
+    plain = transformers.Trainer(covered, arguments(tmp_path), train_dataset=examples("bert"))
+    with pytest.raises(mcover.McoverError, match=r"Trainer takes one loss.*CoverTrainer"):
+        plain.train()
+
+    class Own(transformers.Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            return mcover.cover_loss(model(**inputs))
+
+    Own(covered, arguments(tmp_path), train_dataset=examples("bert")).train()
+    assert covered.steps == 3

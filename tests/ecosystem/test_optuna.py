@@ -74,7 +74,7 @@ def test_names_have_the_prefix_and_what_is_fixed_is_not_searched():
         noise_percent=10, prefix="a_",
     )  # fmt: skip
     assert set(trial.params) == {"a_bank"}
-    how = mcover.Directed(trial.params["a_bank"], granularity="unit")
+    how = mcover.Directed(trial.params["a_bank"], granularity="unit", redraw_every=None)
     assert options == {"covers": 3, "topology": mcover.Uniform(), "routing": how, "noise": "10%"}
     assert suggest_topology(trial, 4, kinds="ring", sigma=1.5, shift=2) == mcover.GaussianRing(
         1.5, 2

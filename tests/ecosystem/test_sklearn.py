@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.callback import ScoringMonitor
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_regression
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -25,6 +24,7 @@ from mcover.sklearn import (
     MCoverMLPRegressor,
     MCoverPerceptronClassifier,
 )
+from mcover.sklearn.batched import BatchedCovers
 
 SMALL = {"covers": 3, "max_iter": 20, "learning_rate_init": 0.02}
 SIGNS = [MCoverPerceptronClassifier, MCoverCommitteeClassifier]
@@ -159,6 +159,42 @@ def test_the_unit_of_weights_does_not_matter_where_they_are_rounded(cancer):
 
 
 @pytest.mark.parametrize("cls", SIGNS)
+def test_the_unit_of_equal_weights_does_not_matter(cls, cancer):
+    """1, 8 and 9 copies of every pattern once had three temperatures."""
+    X, y = cancer
+    plain = cls(sweeps=20, random_state=0).fit(X, y)
+    for unit in (1, 8, 9, 0.3, 1e6):
+        weighted = cls(sweeps=20, random_state=0).fit(X, y, sample_weight=np.full(len(X), unit))
+        np.testing.assert_array_equal(weighted.covers_, plain.covers_)
+        np.testing.assert_array_equal(weighted.history_["acceptance"], plain.history_["acceptance"])
+
+
+def test_a_class_of_small_weight_is_kept(wine):
+    X, y = wine
+    weight = np.where(y == 2, 0.04, 1.0)
+    model = MCoverPerceptronClassifier(sweeps=100, random_state=0).fit(X, y, sample_weight=weight)
+    assert np.mean(model.predict(X[y == 2]) == 2) > 0.5
+
+
+@pytest.mark.parametrize("cls", SIGNS)
+def test_the_best_readout_is_the_student_with_the_fewest_training_errors(cls):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 9)), rng.integers(0, 2, 200)
+    how = {"sweeps": 3, "students": 8, "random_state": 0, "thermometer": 3}
+    best = cls(readout="best", **how).fit(X, y)
+    majority = cls(**how).fit(X, y)
+    np.testing.assert_array_equal(best.covers_, majority.covers_)
+    error, other = (one.history_["training_error"] for one in (best, majority))
+    assert np.all(error <= other)
+    assert np.any(error < other)
+    for place, student in enumerate(best.collapsed_[0]):
+        given = [*best.covers_[0, place], majority.collapsed_[0, place]]
+        assert any(np.array_equal(student, one) for one in given)
+    with pytest.raises(ValueError, match="readout is 'mean'; write 'best' or 'majority'"):
+        cls(readout="mean").fit(X, y)
+
+
+@pytest.mark.parametrize("cls", SIGNS)
 def test_class_weights_shift_the_balance(cls):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 300)
@@ -216,7 +252,11 @@ def test_values_of_the_library_are_options(wine, method, schedule):
         ),
         (
             MCoverMLPClassifier((8,), max_iter=10, learning_rate_init=0.05, random_state=0),
-            {"covers": [1, 2], "sigma": [1.0], "routing": [None, "messages", mcover.Directed(2)]},
+            {
+                "covers": [1, 2],
+                "sigma": [1.0],
+                "routing": ["directed", "messages", mcover.Directed(2)],
+            },
         ),
     ],
 )
@@ -286,7 +326,7 @@ def test_pickles_clones_and_names_of_features(model, wine):
         (MCoverMLPClassifier("wide"), "hidden_layer_sizes"),
         (MCoverMLPClassifier(activation="step"), "activation"),
         (MCoverMLPClassifier(covers=0), "covers"),
-        (MCoverMLPClassifier(topology="ring"), "topology"),
+        (MCoverMLPClassifier(topology="rings"), "topology"),
         (MCoverMLPClassifier(routing="straight"), "routing"),
         (MCoverMLPClassifier(noise=-1), "noise"),
         (MCoverMLPClassifier(batch_size=0), "batch_size"),
@@ -311,7 +351,60 @@ def test_bad_weights_are_refused(cls, wine):
         cls().fit(*wine, sample_weight=np.ones(3))
 
 
+@pytest.mark.parametrize("cls", [*SIGNS, MCoverMLPClassifier])
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({0: -1, 1: 1}, r"class_weight\[0\] is -1; write a finite number of at least 0"),
+        ({0: math.nan}, r"class_weight\[0\] is nan"),
+        ({0: "much"}, r"class_weight\[0\] is 'much'"),
+        ({7: 1.0}, r"names \[7\]; the classes are \[0, 1, 2\]"),
+        ({0: 0, 1: 0, 2: 0}, "is 0 for all classes"),
+        ("even", "class_weight is 'even'; write a dict"),
+        ([1, 2, 3], r"class_weight is \[1, 2, 3\]"),
+    ],
+)
+def test_bad_class_weights_are_refused(cls, weights, message, wine):
+    with pytest.raises(ValueError, match=message):
+        cls(class_weight=weights).fit(*wine)
+
+
 # Networks
+
+
+HOW = {
+    "by weights": "directed",
+    "by units": mcover.Directed(granularity="unit", redraw_every=3),
+    "by tensors": mcover.Directed(3, granularity="tensor", redraw_every=None),
+}
+
+
+@pytest.mark.parametrize("routing", HOW.values(), ids=HOW)
+@pytest.mark.parametrize("activation", ["relu", "tanh", "logistic", "identity"])
+def test_batched_covers_train_as_covers_one_by_one(routing, activation, wine, monkeypatch):
+    X, y = wine
+    model = MCoverMLPClassifier(
+        (7, 5), activation=activation, routing=routing, covers=3, batch_size=50, max_iter=4,
+        class_weight={0: 2.0}, alpha=0.1, random_state=0,
+    )  # fmt: skip
+    ours = clone(model).fit(X, y, sample_weight=1 + y)
+    monkeypatch.setattr(BatchedCovers, "fits", staticmethod(lambda covered: False))
+    plain = clone(model).fit(X, y, sample_weight=1 + y)
+    assert ours.covers_.steps == plain.covers_.steps == 16
+    np.testing.assert_allclose(ours.history_["loss"], plain.history_["loss"], rtol=1e-9)
+    for name, value in plain.covers_.state_dict().items():
+        torch.testing.assert_close(ours.covers_.state_dict()[name], value)
+
+
+def test_batched_covers_fit_several_outputs_and_one_cover(monkeypatch):
+    X, y = make_regression(120, 5, n_targets=2, random_state=0)
+    for covers in (1, 3):
+        model = MCoverMLPRegressor((6,), covers=covers, max_iter=3, random_state=0)
+        ours = clone(model).fit(X, scale(y))
+        with monkeypatch.context() as patch:
+            patch.setattr(BatchedCovers, "fits", staticmethod(lambda covered: False))
+            plain = clone(model).fit(X, scale(y))
+        np.testing.assert_allclose(ours.predict(X), plain.predict(X))
 
 
 def test_the_collapse_predicts(wine):
@@ -332,9 +425,11 @@ def test_the_collapse_predicts(wine):
     assert model.history_["loss"][-1] < model.history_["loss"][0]
 
 
-def test_routes_are_fresh_each_epoch_unless_they_are_given(wine):
+def test_routes_and_noise_are_those_of_lift_unless_they_are_given(wine):
     model = MCoverMLPClassifier((8,), max_iter=4, random_state=0).fit(*wine)
-    assert model.covers_.settings.routing == mcover.Directed(redraw_every=3)  # 178 samples, 64 each
+    assert model.covers_.settings.routing == mcover.Directed()
+    assert model.covers_.settings.noise == "100%"
+    assert model.covers_.redraws == 1  # twelve steps
     assert model.covers_.settings.topology == mcover.GaussianRing(math.inf)
     given = {"topology": mcover.Chain(1.0), "routing": mcover.Messages(blocks=2)}
     model = MCoverMLPClassifier((8,), max_iter=1, random_state=0, **given).fit(*wine)
@@ -368,13 +463,15 @@ def test_partial_fit_goes_on(wine):
 
 def test_partial_fit_says_what_it_cannot_do(wine):
     X, y = wine
-    model = MCoverMLPClassifier((8,)).partial_fit(X[y < 2], y[y < 2])
+    with pytest.raises(ValueError, match="first call of partial_fit needs classes"):
+        MCoverMLPClassifier((8,)).partial_fit(X, y)
+    model = MCoverMLPClassifier((8,)).partial_fit(X[y < 2], y[y < 2], [0, 1])
     with pytest.raises(ValueError, match=r"classes \[2\]"):
         model.partial_fit(X, y)
     with pytest.raises(ValueError, match="first call"):
         model.partial_fit(X[y < 2], y[y < 2], classes=[0, 1, 2])
     with pytest.raises(ValueError, match="early_stopping"):
-        MCoverMLPClassifier(early_stopping=True).partial_fit(X, y)
+        MCoverMLPClassifier(early_stopping=True).partial_fit(X, y, [0, 1, 2])
     with pytest.raises(ValueError, match="balanced"):
         MCoverMLPClassifier((8,), class_weight="balanced").partial_fit(X[:9], y[:9], [0, 1, 2])
     with pytest.raises(ValueError, match="shape"):
@@ -394,7 +491,7 @@ def test_early_stopping_keeps_the_best_collapse(wine):
     assert any(not torch.equal(last[name], kept[name]) for name in kept)
 
 
-@pytest.mark.parametrize("routing", [None, "directed", "messages"])
+@pytest.mark.parametrize("routing", ["directed", "messages"])
 def test_regression(routing):
     X, y = make_regression(200, 5, n_targets=2, noise=1.0, random_state=0)
     model = MCoverMLPRegressor(
@@ -410,57 +507,6 @@ def test_regression(routing):
 def test_training_that_diverges_says_what_to_do(wine):
     with pytest.raises(ValueError, match="StandardScaler"):
         MCoverMLPRegressor((8,), random_state=0).fit(1e200 * wine[0], wine[1])
-
-
-# Callbacks
-
-
-class Recorder:
-    """Counts its calls, and may ask for an end."""
-
-    def __init__(self, most=math.inf):
-        self.most, self.calls = most, []
-
-    def setup(self, estimator, context):
-        self.calls.append("setup")
-
-    def teardown(self, estimator, context):
-        self.calls.append("teardown")
-
-    def on_fit_task_begin(self, estimator, context):
-        self.calls.append(f"begin {context.task_name}")
-
-    def on_fit_task_end(self, estimator, context):
-        self.calls.append(f"end {context.task_name}")
-        return self.calls.count("end epoch") >= self.most
-
-
-@pytest.mark.parametrize(
-    ("model", "task", "count"),
-    [
-        (MCoverPerceptronClassifier(sweeps=5), "question", 3),
-        (MCoverMLPClassifier((4,), max_iter=4), "epoch", 4),
-    ],
-)
-def test_callbacks_hear_of_every_step(model, task, count, wine):
-    recorder = Recorder()
-    model.set_callbacks(recorder).fit(*wine)
-    steps = [f"begin {task}", f"end {task}"] * count
-    assert recorder.calls == ["setup", "begin fit", *steps, "end fit", "teardown"]
-
-
-def test_callbacks_may_end_a_training(wine):
-    model = MCoverMLPClassifier((4,), max_iter=9).set_callbacks(Recorder(most=2)).fit(*wine)
-    assert model.n_iter_ == 2
-
-
-def test_scores_are_those_of_the_collapse_after_each_epoch(wine):
-    monitor = ScoringMonitor(scoring="accuracy")
-    model = MCoverMLPClassifier((8,), max_iter=3, random_state=0).set_callbacks(monitor).fit(*wine)
-    rows = monitor.get_logs().data
-    scores = [row["accuracy"] for row in rows if row["task_name"] == "epoch"]
-    assert len(scores) == 3
-    assert scores[-1] == model.score(*wine)
 
 
 # Without the frameworks
@@ -480,7 +526,6 @@ sys.meta_path.insert(0, Hide())
     ("missing", "code", "printed"),
     [
         ("sklearn", "import mcover.sklearn", "constraints.txt '.[sklearn]'"),
-        ("sklearn.callback", "import mcover.sklearn", "scikit-learn 1.9 or newer"),
         ("torch", "from mcover.sklearn import MCoverMLPClassifier", "needs torch"),
         ("torch", "from mcover.sklearn import MCoverPerceptronClassifier; 1 / 0", "ZeroDivision"),
     ],

@@ -29,6 +29,9 @@ from mcover.annealing.schedules import CustomSchedule as CustomSchedule
 from mcover.annealing.schedules import GeometricSchedule as GeometricSchedule
 from mcover.annealing.schedules import LinearSchedule as LinearSchedule
 from mcover.annealing.schedules import Schedule as Schedule
+from mcover.annealing.solution import Solution as Solution
+from mcover.annealing.solve import SolveStatus as SolveStatus
+from mcover.annealing.solve import solve as solve
 from mcover.annealing.trajectory import Trajectory as Trajectory
 
 _MESSAGE_PASSING = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
+from mcover.annealing.chunks import anneal_on
 from mcover.annealing.graphs import METHOD, GraphReads, GraphResult
 from mcover.annealing.options import (
     AnnealOptions,
@@ -30,6 +32,7 @@ from mcover.annealing.schedules import (
     schedule_of,
     sweeps_of,
 )
+from mcover.annealing.tasks import check_executor
 from mcover.errors import McoverError, McoverWarning
 from mcover.factor_graph import FactorGraph
 from mcover.seeds import Seed, seed_sequence
@@ -55,6 +58,7 @@ def anneal(
     interrupt: Callable[[], bool] | None = None,
     progress: bool | Callable[[AnnealStatus], None] = False,
     workers: int | None = None,
+    executor: Executor | None = None,
 ) -> Any:
     """Anneals ±1 weights of a perceptron or a committee machine, ``anneal(X, y)``.
 
@@ -92,6 +96,9 @@ def anneal(
             or a function that is called a few times a second with an
             :class:`~mcover.annealing.AnnealStatus`.
         workers: threads; one for each CPU by default.
+        executor: any executor of ``concurrent.futures`` in place of threads, e.g. a process pool or
+            Dask's ``client.get_executor()``. Reads go out in chunks, four for each of ``workers``;
+            what a killed worker lost runs again.
 
     Returns:
         An :class:`~mcover.annealing.AnnealResult`, or a :class:`~mcover.annealing.GraphResult` for
@@ -127,6 +134,9 @@ def anneal(
         checks.check_callable("interrupt", interrupt, "a function that says when to stop, or None")
     if not isinstance(progress, bool):
         checks.check_callable("progress", progress, "True, False or a function of an AnnealStatus")
+    executor = check_executor(executor)
+    if graph is not None and executor is not None:
+        raise McoverError("a factor graph is annealed on threads; leave executor out.")
     seeds = seed_sequence(seed).spawn(num_reads)
     if graph is None:
         starts = _starts(initial_states, num_reads, method.covers, data.sites)
@@ -144,6 +154,9 @@ def anneal(
         columns = pack_columns(data.gauged)
         known = resolve(options, data, columns)
         points = _record_points(record, known)
+        if executor is not None:
+            run = data, known, seeds, starts, points, columns, workers, interrupt, show
+            return anneal_on(executor, *run)
         return LocalReads(data, known, seeds, starts, points, threads, columns).all(interrupt, show)
 
     if progress is not True:

@@ -41,7 +41,7 @@ class Problem:
     def __init__(
         self, patterns: ArrayLike, labels: ArrayLike, hidden: int, teacher: ArrayLike | None = None
     ) -> None:
-        self.patterns = _as_patterns(patterns)
+        self.patterns = as_patterns(patterns)
         self.labels, self.classes = _as_labels(labels, len(self.patterns))
         self.hidden = checks.check_int("hidden", hidden, 1)
         self.inputs = int(self.patterns.shape[1])
@@ -188,9 +188,9 @@ def problem_of(problem: Any, labels: Any = None, hidden: Any = None) -> Problem:
     return Perceptron(problem, labels) if hidden == 1 else Committee(problem, labels, hidden)
 
 
-def _as_patterns(values: ArrayLike) -> Signs:
+def as_patterns(values: ArrayLike) -> Signs:
     """±1 patterns from ±1, 0 and 1, or bool."""
-    array = _array("patterns", values)
+    array = checks.as_array("patterns", values)
     zero_one = array.dtype.kind in "biuf" and np.all((array == 0) | (array == 1))
     if array.ndim == 2 and array.size and zero_one and not np.all(array):
         return np.where(array, 1, -1).astype(np.int8)
@@ -201,7 +201,7 @@ def _as_patterns(values: ArrayLike) -> Signs:
 
 def _as_labels(values: ArrayLike, count: int) -> tuple[Signs, tuple[Any, Any]]:
     """±1 labels, and the two values that became -1 and +1."""
-    array = _array("labels", values)
+    array = checks.as_array("labels", values)
     if array.shape != (count,):
         raise McoverError(
             f"labels have shape {array.shape}; write one for each of the {count} patterns."
@@ -219,15 +219,6 @@ def _as_labels(values: ArrayLike, count: int) -> tuple[Signs, tuple[Any, Any]]:
         )
     minus, plus = found.tolist()
     return np.where(array == found[1], 1, -1).astype(np.int8), (minus, plus)
-
-
-def _array(name: str, values: ArrayLike) -> NDArray[Any]:
-    if isinstance(values, np.ma.MaskedArray):
-        raise McoverError(f"{name} are a masked array; write what stands for the masked entries.")
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError) as error:  # ragged lists
-        raise McoverError(f"{name} must be an array: {error}.") from error
 
 
 def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Signs:

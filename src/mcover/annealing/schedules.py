@@ -125,6 +125,8 @@ class AutoSchedule(Tagged, kind="auto"):
 
     def from_temperature(self, hot: float, factor: float) -> LinearSchedule | CustomSchedule:
         """The schedule where T₀ is ``hot``; ``factor`` is what None stands for."""
+        hot = checks.check_float("hot", hot, above=0)
+        factor = checks.check_float("factor", factor, above=0)
         start = hot * (factor if self.factor is None else self.factor)
         if self.sweeps == 1:
             return CustomSchedule((start,))

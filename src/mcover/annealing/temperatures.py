@@ -67,17 +67,22 @@ def freezing_temperature(columns: Words, size: tuple[int, int, int], energy: str
 
 def resolve(options: AnnealOptions, problem: Problem, columns: Words) -> AnnealOptions:
     """Options whose temperatures are known: those of an :class:`AutoSchedule` are measured."""
-    schedule = options.schedule
-    if not isinstance(schedule, AutoSchedule):
+    if not isinstance(options.schedule, AutoSchedule):
         return options
     hot = 1.0  # descent has no temperatures, only a number of sweeps
     if options.rule != "descent":
         size = len(problem.patterns), problem.hidden, problem.inputs
         hot = freezing_temperature(columns, size, options.energy)
+    return with_temperature(options, hot)
+
+
+def with_temperature(options: AnnealOptions, hot: float) -> AnnealOptions:
+    """Options with an :class:`AutoSchedule`, where T₀ is ``hot``."""
+    assert isinstance(options.schedule, AutoSchedule)
     factor = 0.5
     if options.method.covers > 1:
         # Replicas that attract each other begin to agree at twice the temperature of covers.
         factor = 1.4 if isinstance(options.method, RSA) else 0.7
     if options.rule == "repair":
         factor *= 0.5
-    return replace(options, schedule=schedule.from_temperature(hot, factor))
+    return replace(options, schedule=options.schedule.from_temperature(hot, factor))

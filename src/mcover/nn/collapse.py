@@ -28,8 +28,8 @@ def collapse(
         how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a stack
             ``(M, *shape)``.
         loader: training batches to compute running statistics on, as for
-            ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, and
-            counters are those of the first.
+            ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, which
+            describes the covers and not their mean, and counters are those of the first.
     """
     method = {"mean": mean_over_covers, "sign": _sign}.get(how) if isinstance(how, str) else how
     if not callable(method):
@@ -41,7 +41,24 @@ def collapse(
 
     if loader is not None:
         check_loader("loader", loader)
+    elif name := _apart(covered):
+        warnings.warn(
+            f"the running statistics of batch norm {name!r} are those of the covers, and not of "
+            "their mean, which may predict at random with them; write "
+            "covered.collapse(loader=batches), with some batches of training inputs.",
+            McoverWarning,
+            stacklevel=2,
+        )
     return recalibrated(rebuilt(covered, value), loader)
+
+
+def _apart(covered: CoverState) -> str:
+    """The first batch norm whose running statistics differ between covers, or an empty text."""
+    for name, stack in covered.state_stacks().items():
+        at, _, key = name.rpartition(".")
+        if key == "running_mean" and bool((stack != stack[0]).any()):
+            return at
+    return ""
 
 
 def check_loader(name: str, loader: Any) -> None:

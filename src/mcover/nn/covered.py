@@ -16,6 +16,7 @@ from mcover.nn import trees
 from mcover.nn.collapse import collapse, cover, ensemble
 from mcover.nn.execution import Execution
 from mcover.nn.files import save
+from mcover.nn.misuse import check_trainer
 from mcover.nn.mixing import Rules
 from mcover.nn.modules import Override
 from mcover.nn.report import report
@@ -49,20 +50,26 @@ class _Forward:
             return self
 
         def forward(covered: Covered, /, *args: Any, **kwargs: Any) -> Any:
-            return covered._execution.forward(args, kwargs, each=False)
+            return _run(covered, args, kwargs)
 
         # The signature is computed when it is read, and not in each call.
         forward.__wrapped__ = _Forward(Override.of(covered.net))  # type: ignore[attr-defined]
         return MethodType(forward, covered)
 
     def __call__(self, covered: Covered, /, *args: Any, **kwargs: Any) -> Any:
-        return covered._execution.forward(args, kwargs, each=False)
+        return _run(covered, args, kwargs)
 
     @property
     def __signature__(self) -> inspect.Signature:
         base = inspect.signature(self._base or self.__call__)
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         return base.replace(parameters=[own, *base.parameters.values()])
+
+
+def _run(covered: Covered, args: Any, kwargs: Any) -> Any:
+    if covered.training and not covered.steps:
+        check_trainer()
+    return covered._execution.forward(args, kwargs, each=False)
 
 
 class Covered(CoverState):
@@ -98,6 +105,18 @@ class Covered(CoverState):
     ) -> None:
         super().__init__(net, settings, lifted, state, seed)
         self._execution = Execution(self, rules or Rules())
+
+    def __repr__(self) -> str:
+        """One line; ``print(covered.net)`` shows the modules."""
+        stacks = set(self.stacks().values())
+        shared = [value.numel() for value in self.parameters() if value not in stacks]
+        lifted = sum(stack[0].numel() for stack in stacks)
+        how = self.settings
+        return (
+            f"Covered({type(self.net).__name__}, covers={how.covers}, topology={how.topology!r}, "
+            f"routing={how.routing!r}, noise={how.noise!r}; {lifted:,} parameters lifted, "
+            f"{sum(shared):,} shared)"
+        )
 
     forward = _Forward()
 

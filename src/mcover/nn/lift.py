@@ -66,9 +66,9 @@ def lift(
             their defaults.
         seed: of noise and routes.
         noise: standard deviation of the Gaussian that separates the covers: a number, or a share
-            of each tensor's own standard deviation, such as "10%"; "auto" is a share by rule, see
-            :func:`mcover.nn.noise.auto_noise`. The paper has 0.01. Covers that are given as modules
-            get none.
+            of each tensor's own standard deviation, such as "10%". "auto" is 100% where all
+            parameters are those of linear layers, and 10% elsewhere (``bench/noise.py`` measures
+            it). The paper has 0.01. Covers that are given as modules get none.
         select: which modules to lift: names, globs, or a predicate of name and module; what is
             not selected is shared by all covers. Without it, all that is not frozen is lifted.
         freeze: whether what is shared is left out of training.
@@ -115,7 +115,7 @@ def lift(
             stacklevel=2,
         )
     names = selected_parameters(model, select)
-    share = auto_noise(model, names) if is_auto else noise
+    share = auto_noise(model) if is_auto else noise
     words: Any = {"topology": topology, "routing": routing}  # Settings makes values of them
     settings = Settings(asked, noise=0.0 if given else share, **words)
     count = settings.covers

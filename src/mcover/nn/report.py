@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import torch
@@ -39,7 +40,9 @@ class LiftReport:
 
     Attributes:
         counted: whether the cost was counted on an example. Otherwise it is an estimate that uses
-            each weight once, runs shared layers once and lets every mixing layer mix messages.
+            each weight once and lets every mixing layer mix messages.
+        trunk: modules that all covers share and that stand before all lifted ones.
+        trunk_share: share of the base's multiply-adds that those take, estimated from the weights.
     """
 
     settings: Settings
@@ -50,26 +53,64 @@ class LiftReport:
     cost: float  # multiply-adds of a step, relative to the base's
     counted: bool
     facts: Facts
+    trunk: tuple[str, ...]
+    trunk_share: float
 
     def __str__(self) -> str:
-        lines = [["module", "layer", "treatment", "blocks", "parameters", "covered"]]
-        for row in self.rows:
-            sizes = f"{row.parameters:,}", f"{row.covered:,}"
-            blocks = str(row.blocks or "")
-            lines.append([row.name or "(model)", row.kind, row.treatment, blocks, *sizes])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = self._table()
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         layout = "  ".join(f"{{:{side}{n}}}" for side, n in zip("<<<>>>", widths, strict=True))
+        lines = [layout.format(*line).rstrip() for line in table]
+        return "\n".join([self._title(), *lines, *self._facts()])
+
+    def _repr_html_(self) -> str:
+        head, *body = self._table()
+        lines = [f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>"]
+        lines += [
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in body
+        ]
+        facts = "<br>".join(map(escape, self._facts()))
+        return f"<p>{escape(self._title())}</p><table>{''.join(lines)}</table><p>{facts}</p>"
+
+    def _title(self) -> str:
+        how = self.settings
+        return (
+            f"{how.covers} covers, {how.topology!r}, routing={how.routing!r}, noise={how.noise!r}"
+        )
+
+    def _table(self) -> list[list[str]]:
+        """A line for each module that was lifted, and one for all others."""
+        lines = [["module", "layer", "treatment", "blocks", "parameters", "covered"]]
+        rest = [row for row in self.rows if row.treatment in ("shared", "frozen")]
+        for row in self.rows:
+            if row not in rest:
+                sizes = f"{row.parameters:,}", f"{row.covered:,}"
+                blocks = str(row.blocks or "")
+                lines.append([row.name or "(model)", row.kind, row.treatment, blocks, *sizes])
+        if rest:
+            treatments = " and ".join(sorted({row.treatment for row in rest}))
+            total = sum(row.parameters for row in rest), sum(row.covered for row in rest)
+            lines.append([f"{len(rest)} more", "", treatments, "", *(f"{n:,}" for n in total)])
+        return lines
+
+    def _facts(self) -> list[str]:
         how = "counted on the example" if self.counted else "estimated from the weights"
-        return "\n".join([
-            f"{self.settings.covers} covers, {self.settings.topology!r}, "
-            f"routing={self.settings.routing!r}",
-            *(layout.format(*line) for line in lines),
+        lines = [
             f"parameters: {self.parameters:,} in the base, {self.covered:,} covered",
             f"extra memory: {self.extra_bytes / 1e6:,.1f} MB for parameters, mixers and routes",
             f"cost of a step: {self.cost:.2f} times the base's multiply-adds, {how}",
             f"topology: spectral gap {self.facts.spectral_gap:.3f}, "
             f"drift {self.facts.drift:.3f}, effective width {self.facts.effective_width:.2f}",
-        ])  # fmt: skip
+        ]
+        if self.trunk:
+            names = f"{self.trunk[0]} to {self.trunk[-1]}" if self.trunk[1:] else self.trunk[0]
+            once = self.cost * (1 - self.trunk_share) + self.trunk_share
+            lines.append(
+                f"{names} are shared, stand before all lifted modules, and run once for each "
+                "cover; nn.Sequential(trunk, mcover.lift(head, ...)) runs them once, for "
+                f"{once:.2f} times the base's multiply-adds"
+            )
+        return lines
 
 
 def report(covered: CoverState, /, *args: Any, **kwargs: Any) -> LiftReport:
@@ -96,11 +137,12 @@ def report(covered: CoverState, /, *args: Any, **kwargs: Any) -> LiftReport:
         rows.append(
             ModuleReport(name, type(module).__name__, treatment, *sizes, blocks.get(module, 0))
         )
+    used = sum(row.parameters for row in rows)
     if not counted:
         mixers = covered.mixers().values()
         crossing = sum(m.shape[-4] * m.shape[-3] * covered.covers**2 for m in mixers)
-        products = sum(row.covered for row in rows) + crossing
-        cost = covered.passes * products / sum(row.parameters for row in rows)
+        cost = covered.passes * (covered.covers * used + crossing) / used
+    trunk = _trunk(rows)
     return LiftReport(
         covered.settings,
         tuple(rows),
@@ -110,7 +152,16 @@ def report(covered: CoverState, /, *args: Any, **kwargs: Any) -> LiftReport:
         cost,
         counted,
         covered.settings.topology.facts(covered.covers),
+        tuple(row.name or "(model)" for row in trunk),
+        sum(row.parameters for row in trunk) / used,
     )
+
+
+def _trunk(rows: Sequence[ModuleReport]) -> list[ModuleReport]:
+    """The modules that are shared, if all of them stand before all that are lifted."""
+    shared = [row.treatment in ("shared", "frozen") for row in rows]
+    count = sum(shared)
+    return [*rows[:count]] if all(shared[:count]) and count < len(rows) else []
 
 
 def _blocks(covered: CoverState) -> dict[nn.Module, int]:

@@ -195,7 +195,9 @@ class CoverState(nn.Module):
         if number == self._drawn:
             return
         count = sum(stack.numel() // len(stack) for stack in self.stacks().values())
-        with announced(f"drawing routes for {count:,} parameters of {self.covers} covers"):
+        with announced(
+            f"drawing routes for {count:,} parameters of {self.covers} covers", count * self.covers
+        ):
             drawn = self._draw_routes(number)
         for name, tensor in drawn.items():
             # A new tensor, not new values: the backward of earlier forwards reads the old one.

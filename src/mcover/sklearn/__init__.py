@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from mcover.extras import missing
 
 try:
-    import sklearn.callback  # noqa: F401 (new in 1.9)
-except ModuleNotFoundError as error:
-    if error.name not in ("sklearn", "sklearn.callback"):
+    from sklearn.utils.validation import validate_data  # noqa: F401 (new in 1.6)
+except ImportError as error:
+    if error.name not in ("sklearn", "sklearn.utils.validation"):
         raise
-    raise missing("mcover.sklearn", "scikit-learn 1.9 or newer", "sklearn") from error
+    raise missing("mcover.sklearn", "scikit-learn 1.6 or newer", "sklearn") from error
 
 from mcover.sklearn.signs import MCoverCommitteeClassifier, MCoverPerceptronClassifier
 

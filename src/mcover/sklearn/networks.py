@@ -16,16 +16,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from mcover import Directed, GaussianRing, McoverError, checks, cover_loss, lift
-from mcover.sklearn.validation import random_state, reading
+from mcover import GaussianRing, McoverError, checks, cover_loss, lift
+from mcover.nn import Covered
+from mcover.sklearn.batched import BatchedCovers, few_threads
+from mcover.sklearn.callbacks import CallbackSupportMixin, with_callbacks
+from mcover.sklearn.validation import class_weights, random_state, reading
 from mcover.topology import Topology
 
 _FLOATS = (np.float64, np.float32)
@@ -48,8 +49,8 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         covers: int = 4,
         sigma: float = math.inf,
         topology: Topology | None = None,
-        routing: Any = None,
-        noise: float | str = "150%",
+        routing: Any = "directed",
+        noise: float | str = "auto",
         alpha: float = 1e-4,
         batch_size: int = 64,
         learning_rate_init: float = 1e-3,
@@ -132,9 +133,12 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         first = not hasattr(self, "covers_")
         X, y, weight = self._checked(X, y, sample_weight, reset=first)
         target = self._first_targets(y, classes) if first else self._more_targets(y, classes)
+        weight = weight * self._class_weights(y)
+        if not weight.sum() > 0:
+            raise McoverError("all samples have weight 0; give some that count.")
         if first:
             self._begin(X)
-        self._epoch(X, target, weight * self._class_weights(y))
+        self._epoch(X, target, weight)
         self.collapsed_ = self._collapse()
         return self
 
@@ -149,13 +153,17 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         lr = checks.check_float("learning_rate_init", self.learning_rate_init, above=0)
         decay = checks.check_float("alpha", self.alpha, 0)
         sizes = [X.shape[1], *sizes, self._outputs]
+        # Weights, their gradients and AdamW's two moments, for each cover.
+        count = sum(outputs * (inputs + 1) for inputs, outputs in pairwise(sizes))
+        needed = 4 * count * X.dtype.itemsize * checks.check_int("covers", self.covers, 1)
+        checks.check_memory(needed, f"layers of {sizes} units", "write smaller hidden_layer_sizes")
         net = _layers(sizes, _ACTIVATIONS[activation], X.dtype, weights_seed)
         topology = GaussianRing(self.sigma) if self.topology is None else self.topology
-        fresh = Directed(redraw_every=-(-len(X) // batch))
-        routing = fresh if self.routing is None else self.routing
-        self.covers_ = lift(net, self.covers, topology, routing, noise=self.noise, seed=lift_seed)
-        groups = self.covers_.parameter_groups(lr=lr, weight_decay=decay)
-        self._optimizer = torch.optim.AdamW(groups)
+        how: dict[str, Any] = {"topology": topology, "routing": self.routing, "noise": self.noise}
+        self.covers_ = lift(net, self.covers, **how, seed=lift_seed)
+        kind = BatchedCovers if BatchedCovers.fits(self.covers_) else _OneByOne
+        self._trainer = kind(self.covers_, _ACTIVATIONS[activation](), self._losses, lr, decay)
+        self._work = self.covers_.covers * batch * sum(value.numel() for value in net.parameters())
         self._order, self._dtype = np.random.default_rng(order_seed), X.dtype
         self.history_: dict[str, list[float]] = {"loss": []}
         if self.early_stopping:
@@ -170,12 +178,10 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         batches = [torch.from_numpy(c[order]).split(self.batch_size) for c in columns]
         self.covers_.train()
         total = 0.0
-        for x, *wanted in zip(*batches, strict=True):
-            loss = cover_loss(self._weighted_loss, self.covers_(x), tuple(wanted))
-            self._optimizer.zero_grad()
-            loss.backward()
-            self._optimizer.step()
-            total += loss.item() * len(x)
+        with few_threads(self._work):
+            for x, *wanted in zip(*batches, strict=True):
+                total += self._trainer.step(x, *wanted) * len(x)
+        self._trainer.write()
         self.n_iter_ += 1
         self.history_["loss"].append(total / (len(X) * self.covers_.covers))
         if not math.isfinite(total):
@@ -183,10 +189,6 @@ class _Network(CallbackSupportMixin, BaseEstimator):
                 f"training diverged in epoch {self.n_iter_}: the loss is {total}. Scale the "
                 "features, e.g. with StandardScaler, or write a smaller learning_rate_init."
             )
-
-    def _weighted_loss(self, output: Tensor, wanted: tuple[Tensor, Tensor]) -> Tensor:
-        target, weight = wanted
-        return (self._losses(output, target) * weight).mean()
 
     def _collapse(self) -> nn.Module:
         return self.covers_.collapse().eval()
@@ -232,7 +234,7 @@ class MCoverMLPClassifier(ClassifierMixin, _Network):
         sigma: width of the ring of covers that routes are drawn from; infinite is uniform.
         topology: any topology of mcover, in place of ``sigma``.
         routing: :class:`mcover.Directed`, :class:`mcover.Messages`, or "directed" or "messages" for
-            their defaults. None is the directed lift with fresh routes each epoch.
+            their defaults.
         noise: what separates the covers at the start, as in :func:`mcover.lift`.
         alpha: weight decay of the matrices, as AdamW has it.
         batch_size: samples in a gradient step.
@@ -273,8 +275,8 @@ class MCoverMLPClassifier(ClassifierMixin, _Network):
         covers: int = 4,
         sigma: float = math.inf,
         topology: Topology | None = None,
-        routing: Any = None,
-        noise: float | str = "150%",
+        routing: Any = "directed",
+        noise: float | str = "auto",
         alpha: float = 1e-4,
         batch_size: int = 64,
         learning_rate_init: float = 1e-3,
@@ -314,6 +316,11 @@ class MCoverMLPClassifier(ClassifierMixin, _Network):
         sample_weight: ArrayLike | None = None,
     ) -> Any:
         """One epoch on these samples; the first call needs all ``classes`` that may come."""
+        if classes is None and not hasattr(self, "covers_"):
+            raise McoverError(
+                "the first call of partial_fit needs classes, all that may come; write "
+                "partial_fit(X, y, classes=numpy.unique(all_labels))."
+            )
         return self._partial_fit(X, y, sample_weight, classes)
 
     def predict_log_proba(self, X: Any) -> NDArray[Any]:
@@ -337,11 +344,7 @@ class MCoverMLPClassifier(ClassifierMixin, _Network):
         return F.cross_entropy(output, target, reduction="none")
 
     def _class_weights(self, y: NDArray[Any]) -> NDArray[np.float64]:
-        if isinstance(self.class_weight, str) and len(np.unique(y)) < len(self.classes_):
-            raise McoverError(
-                "class_weight='balanced' needs samples of every class; write the weights as a dict."
-            )
-        return compute_sample_weight(self.class_weight, y)
+        return class_weights(self.class_weight, y, self.classes_)
 
     def _first_targets(self, y: NDArray[Any], classes: Any = None) -> NDArray[Any]:
         check_classification_targets(y)
@@ -418,6 +421,32 @@ class MCoverMLPRegressor(RegressorMixin, _Network):
 
     def _score(self, net: nn.Module, X: Any, target: Any, weight: Any) -> float:
         return float(r2_score(target, self._run(net, X).numpy(), sample_weight=weight))
+
+
+class _OneByOne:
+    """Trains covers by their own forwards, as any other module; for lifts that nothing batches."""
+
+    def __init__(
+        self, covered: Covered, activation: nn.Module, losses: Any, lr: float, decay: float
+    ) -> None:
+        self.covered, self.losses = covered, losses
+        groups = covered.parameter_groups(lr=lr, weight_decay=decay)
+        self.optimizer = torch.optim.AdamW(groups)
+
+    def step(self, x: Tensor, target: Tensor, weight: Tensor) -> float:
+        """One step of the optimizer; the loss is summed over covers."""
+        loss = cover_loss(self._weighted, self.covered(x), (target, weight))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def write(self) -> None:
+        """Nothing: the covered model is what is trained."""
+
+    def _weighted(self, output: Tensor, wanted: tuple[Tensor, Tensor]) -> Tensor:
+        target, weight = wanted
+        return (self.losses(output, target) * weight).mean()
 
 
 def _layers(sizes: list[int], activation: type[nn.Module], dtype: Any, seed: int) -> nn.Sequential:

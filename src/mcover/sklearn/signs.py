@@ -11,8 +11,16 @@ independent annealings answer each question, and their margins are added. On dig
 students have an accuracy of 0.946 [0.941, 0.950], 30 with error-correcting output codes 0.935
 [0.930, 0.939] (n = 10; ``bench/sklearn_estimators.py``).
 
-**Weights of samples** are numbers of copies: a pattern of weight 3 counts as three, exactly.
-Weights that are not whole, or large, are rounded to multiples of an eighth of their mean.
+**Weights of samples** are numbers of copies, up to a common factor: with weights 1 and 3, or 0.5
+and 1.5, one pattern counts three times as much as the other, exactly. Where a common factor would
+need many copies they are rounded to multiples of an eighth of their mean, and never to zero.
+Temperatures follow the energy (:class:`mcover.annealing.AutoSchedule`), so the unit of the weights
+has no effect.
+
+**Readout.** Where covers agree their majority is the student; where no ±1 student fits the data it
+may be worse than each of them. ``readout="best"`` takes the majority or the cover that gets the
+fewest training patterns wrong. With three students a question the two do not differ: on 16 splits
+of breast cancer and of wine, 0.9635 and 0.9745 against 0.9645 and 0.9792 of the majority.
 """
 
 from __future__ import annotations
@@ -25,22 +33,22 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from mcover import Committee, GaussianRing, MCover, McoverError, anneal, checks
-from mcover.annealing import AnnealResult, Method, Schedule
+from mcover.annealing import AnnealResult, AutoSchedule, Method, Schedule
 from mcover.annealing.packed import pack_above, pack_signs, packed_fields, unpack_signs
-from mcover.sklearn.validation import check_n_jobs, random_state, reading
+from mcover.annealing.schedules import schedule_of
+from mcover.sklearn.callbacks import CallbackSupportMixin, with_callbacks
+from mcover.sklearn.validation import check_n_jobs, class_weights, random_state, reading
 
 Signs = NDArray[np.int8]
 
 _FLOATS = (np.float64, np.float32)
 _COPIES = 8  # of a pattern of mean weight, where weights are rounded
-_HOT, _COLD = 0.4, 0.01  # the paper's temperatures
+_READOUTS = ("best", "majority")
 
 
 class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -51,9 +59,12 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         sigma: width of the ring of covers that routes are drawn from; ``math.inf`` is uniform.
         bank: destinations whose routes are kept, at most one a weight; None keeps all of them.
         method: :class:`mcover.MCover`, :class:`mcover.RSA` or :class:`mcover.Vanilla`, in place of
-            ``covers``, ``sigma`` and ``bank``.
-        sweeps: of annealing, from temperature 0.4 to 0.01.
+            ``covers``, ``sigma``, ``bank`` and ``coupling``.
+        coupling: attraction γ between the covers.
+        sweeps: of annealing, with temperatures from the data.
         schedule: temperatures, e.g. :class:`mcover.LinearSchedule`, in place of ``sweeps``.
+        readout: of the covers: "majority", or "best", the majority or the cover with the fewest
+            errors on the training data.
         thermometer: bits a feature, at most.
         students: independent annealings for each question, whose margins are added.
         class_weight: weights of classes as a dict, or "balanced".
@@ -85,9 +96,11 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         covers: int = 3,
         sigma: float = 1.5,
         bank: int | None = 4,
+        coupling: float = 0.0,
         method: Method | None = None,
         sweeps: int = 300,
         schedule: Schedule | ArrayLike | None = None,
+        readout: str = "majority",
         thermometer: int = 7,
         students: int = 3,
         class_weight: dict[Any, float] | str | None = None,
@@ -97,9 +110,11 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         self.covers = covers
         self.sigma = sigma
         self.bank = bank
+        self.coupling = coupling
         self.method = method
         self.sweeps = sweeps
         self.schedule = schedule
+        self.readout = readout
         self.thermometer = thermometer
         self.students = students
         self.class_weight = class_weight
@@ -125,7 +140,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) == 1:
             raise McoverError("y has 1 class where its weights are not zero; give at least two.")
-        copies, heat = _copies(weight * compute_sample_weight(self.class_weight, y))
+        copies = _copies(weight * class_weights(self.class_weight, y, self.classes_))
         metadata = None if sample_weight is None else {"sample_weight": weight}
         about = {"estimator": self, "X": X, "y": y, "metadata": metadata}
         questions = range(len(self.classes_)) if len(self.classes_) > 2 else range(1, 2)
@@ -137,7 +152,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         bits = len(self.thresholds_)
         patterns = unpack_signs(pack_above(X, self.columns_, self.thresholds_), bits)
         answers = self._anneal(
-            np.repeat(patterns, copies, axis=0), np.repeat(labels, copies), questions, heat
+            np.repeat(patterns, copies, axis=0), np.repeat(labels, copies), questions
         )
         results = []
         for _ in questions:
@@ -145,13 +160,14 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
             task.call_on_fit_task_begin(**about)
             results.append(next(answers))
             task.call_on_fit_task_end(**about)
-        collapsed = np.stack([result.collapsed_sign for result in results])
-        covers = np.stack([result.weights for result in results])
+        collapsed = np.stack([students for _, students, _ in results])
+        covers = np.stack([result.weights for result, *_ in results])
         self.packed_, self.packed_covers_ = (
             pack_signs(signs.reshape(-1, bits)).reshape(*signs.shape[:-1], self._hidden(), -1)
             for signs in (collapsed, covers)
         )
-        self.history_ = _history(results, copies.sum())
+        errors = np.stack([wrong for *_, wrong in results])
+        self.history_ = _history([result for result, *_ in results], errors / copies.sum())
         context.call_on_fit_task_end(**about, reconstruction_attributes={})
         return self
 
@@ -186,23 +202,26 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         return unpack_signs(self.packed_covers_, len(self.thresholds_))
 
     def _anneal(
-        self, patterns: Signs, labels: NDArray[np.int64], questions: range, heat: float
-    ) -> Iterator[AnnealResult]:
-        """One result for each question, in their order; its reads are the students."""
+        self, patterns: Signs, labels: NDArray[np.int64], questions: range
+    ) -> Iterator[tuple[AnnealResult, Signs, NDArray[np.int64]]]:
+        """One result for each question, in order; the students of its reads, and their errors."""
         hidden, students = self._hidden(), checks.check_int("students", self.students, 1)
         method = self._method(patterns.shape[1] * hidden)
-        temperatures = heat * self._temperatures()
+        readout = checks.check_choice("readout", self.readout, _READOUTS)
+        schedule = self._schedule()
         check_n_jobs(self.n_jobs)
         threads = max(1, effective_n_jobs(self.n_jobs) // len(questions))
         seeds = random_state(self.random_state).randint(2**31, size=len(questions))
 
-        def ask(question: int, seed: int) -> AnnealResult:
+        def ask(question: int, seed: int) -> tuple[AnnealResult, Signs, NDArray[np.int64]]:
             problem = Committee(patterns, np.where(labels == question, 1, -1), hidden)
             reads = {"num_reads": students, "seed": seed, "workers": threads}
-            result = anneal(problem, method, schedule=temperatures, **reads)
+            result = anneal(problem, method, schedule=schedule, **reads)
             if result.interrupted:
                 raise KeyboardInterrupt
-            return result
+            if readout == "majority":
+                return result, result.collapsed_sign, result.training_errors
+            return result, *_best(problem, result)
 
         run = Parallel(n_jobs=self.n_jobs, prefer="threads", return_as="generator")
         return run(delayed(ask)(*one) for one in zip(questions, seeds.tolist(), strict=True))
@@ -213,14 +232,13 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         bank = (
             self.bank if self.bank is None else min(checks.check_int("bank", self.bank, 1), sites)
         )
-        return MCover(self.covers, GaussianRing(self.sigma, shift=2), bank)
+        ring = GaussianRing(self.sigma, shift=2)
+        return MCover(self.covers, ring, bank, coupling=self.coupling)
 
-    def _temperatures(self) -> NDArray[np.float64]:
+    def _schedule(self) -> Schedule:
         if self.schedule is None:
-            return np.linspace(_HOT, _COLD, checks.check_int("sweeps", self.sweeps, 1))
-        if isinstance(self.schedule, Schedule):
-            return self.schedule.temperatures()
-        return checks.check_floats("schedule", self.schedule, ndim=1)
+            return AutoSchedule(checks.check_int("sweeps", self.sweeps, 1))
+        return schedule_of(self.schedule, None)
 
     def _hidden(self) -> int:
         return 1
@@ -248,9 +266,11 @@ class MCoverCommitteeClassifier(MCoverPerceptronClassifier):
         covers: int = 3,
         sigma: float = 1.5,
         bank: int | None = 4,
+        coupling: float = 0.0,
         method: Method | None = None,
         sweeps: int = 300,
         schedule: Schedule | ArrayLike | None = None,
+        readout: str = "majority",
         thermometer: int = 7,
         students: int = 3,
         class_weight: dict[Any, float] | str | None = None,
@@ -261,9 +281,11 @@ class MCoverCommitteeClassifier(MCoverPerceptronClassifier):
             covers=covers,
             sigma=sigma,
             bank=bank,
+            coupling=coupling,
             method=method,
             sweeps=sweeps,
             schedule=schedule,
+            readout=readout,
             thermometer=thermometer,
             students=students,
             class_weight=class_weight,
@@ -301,7 +323,9 @@ def _fit_thresholds(
     return np.array(columns + [0] * bias, dtype=np.intp), np.array(thresholds + [-np.inf] * bias)
 
 
-def _history(results: list[AnnealResult], patterns: int) -> dict[str, NDArray[Any]]:
+def _history(
+    results: list[AnnealResult], training_error: NDArray[np.float64]
+) -> dict[str, NDArray[Any]]:
     """The courses of all questions, which have their points in common."""
     courses = [result.trajectory for result in results]
     names = ("energy", "acceptance", "cover_overlap")
@@ -309,13 +333,24 @@ def _history(results: list[AnnealResult], patterns: int) -> dict[str, NDArray[An
         "sweep": courses[0].sweep,
         "temperature": courses[0].temperature,
         **{name: np.stack([getattr(course, name) for course in courses]) for name in names},
-        "training_error": np.stack([result.training_errors for result in results]) / patterns,
+        "training_error": training_error,
     }
 
 
-def _copies(weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], float]:
-    """Copies of each pattern, and what temperatures are to be multiplied with."""
-    mean = weight.mean()
-    if mean <= _COPIES and np.all(weight == np.rint(weight)):
-        return weight.astype(np.int64), 1.0
-    return np.rint(weight / mean * _COPIES).astype(np.int64), float(_COPIES)
+def _best(problem: Committee, result: AnnealResult) -> tuple[Signs, NDArray[np.int64]]:
+    """Of each read the majority of its covers or the cover with fewer errors, and these."""
+    students = np.concatenate([result.collapsed_sign[:, None], result.weights], axis=1)
+    errors = np.stack([problem.training_errors(one) for one in students])
+    return students[np.arange(len(students)), errors.argmin(axis=1)], errors.min(axis=1)
+
+
+def _copies(weight: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Copies of each pattern; the same for weights in any unit."""
+    for unit in (weight.min(), 1.0):
+        numbers = np.rint(weight / unit)
+        if np.allclose(numbers * unit, weight, rtol=1e-9, atol=0) and numbers.max() < 2**53:
+            numbers = numbers.astype(np.int64) // np.gcd.reduce(numbers.astype(np.int64))
+            if numbers.mean() <= _COPIES:
+                return numbers
+    rounded = np.rint(weight / weight.mean() * _COPIES).astype(np.int64)
+    return np.maximum(rounded, 1)

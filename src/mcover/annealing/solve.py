@@ -1,0 +1,312 @@
+"""±1 weights that fit the patterns: restarts of a portfolio until one of them does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import ArrayLike, NDArray
+
+from mcover import checks
+from mcover.annealing.attempts import Attempt, Budget, attempt
+from mcover.annealing.options import AnnealOptions
+from mcover.annealing.portfolio import Plan
+from mcover.annealing.problems import Problem, problem_of
+from mcover.annealing.solution import Solution
+from mcover.annealing.tasks import IN_FLIGHT, Deadline, check_executor, run_tasks
+from mcover.seeds import Seed, seed_sequence
+
+_MOST_BITS = 8
+_MOST_RESTARTS = 10**6
+
+
+@dataclass(frozen=True)
+class SolveStatus:
+    """How far a search is: passed to ``progress`` a few times a second."""
+
+    restarts: int  # that came to their end
+    errors: int | None  # of the best student so far
+    patterns: int
+    seconds: float
+    time_limit: float | None
+
+    def __str__(self) -> str:
+        best = "none yet" if self.errors is None else f"{self.errors:,} of {self.patterns:,} wrong"
+        return f"restarts {self.restarts}, best: {best}"
+
+
+def solve(
+    problem: Problem | ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    hidden: int | None = None,
+    time_limit: float | None = 60.0,
+    restarts: int | None = None,
+    bits: int = 1,
+    seed: Seed = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    interrupt: Callable[[], bool] | None = None,
+    progress: bool | Callable[[SolveStatus], None] = False,
+) -> Solution:
+    """±1 weights that fit all patterns, or the best that were found; nothing to tune.
+
+    Restarts with growing schedules run through a portfolio of methods, with temperatures from the
+    data, until a student without errors is found, or the time or the restarts are over. Ctrl-C
+    returns the best so far. The student is the one with the fewest errors on all patterns.
+
+    The outcome depends on the seed and the number of restarts, not on the workers: of several
+    restarts that solve the problem the first by number counts, and those before it are waited for.
+    A time limit that cuts the search short decides how many there are.
+
+    Args:
+        problem: patterns (P, N) of two values, or a :class:`~mcover.Perceptron`, a
+            :class:`~mcover.Committee` or a :func:`~mcover.teacher_student`.
+        labels: of patterns, (P,), any two values.
+        hidden: hidden units K of patterns; 1, a perceptron, by default.
+        time_limit: seconds of searching, after kernels are compiled or loaded; None searches until
+            it is solved, or for ``restarts``.
+        restarts: how many at most.
+        bits: of a weight. With b bits weights are odd numbers up to 2^b − 1 in size, sums of that
+            many ±1 students: they fit more where no ±1 student fits all.
+        seed: of everything that is drawn.
+        workers: threads, or tasks in flight on an executor; one for each CPU by default.
+        executor: any executor of ``concurrent.futures`` in place of threads.
+        interrupt: called a few times a second; once it is true, the search ends.
+        progress: True for a bar with the best so far, or a function of a
+            :class:`~mcover.annealing.SolveStatus`.
+
+    >>> import mcover
+    >>> problem = mcover.teacher_student(101, alpha=2.0, seed=0)
+    >>> solution = mcover.solve(problem.patterns, problem.labels, seed=0)
+    >>> solution.solved, solution.errors
+    (True, 0)
+    """
+    given = problem_of(problem, labels, hidden)
+    if time_limit is not None:
+        time_limit = checks.check_float("time_limit", time_limit, above=0)
+    most = _MOST_RESTARTS
+    if restarts is not None:
+        most = checks.check_int("restarts", restarts, 1, _MOST_RESTARTS)
+    bits = checks.check_int("bits", bits, 1, _MOST_BITS)
+    if workers is not None:
+        workers = checks.check_int("workers", workers, 1)
+    executor = check_executor(executor)
+    if interrupt is not None:
+        checks.check_callable("interrupt", interrupt, "a function that says when to stop, or None")
+    if not isinstance(progress, bool):
+        checks.check_callable("progress", progress, "True, False or a function of a SolveStatus")
+    search = _Search(given, seed_sequence(seed), most, bits, time_limit)
+    with _shown(search, progress) as show:
+        search.run(executor, workers, interrupt, show)
+    return search.solution()
+
+
+@contextmanager
+def _shown(search: _Search, progress: Any) -> Iterator[Callable[[], None]]:
+    if progress is not True:
+        yield lambda: progress(search.status()) if progress else None
+        return
+    from tqdm.auto import tqdm
+
+    form = "{desc} [{elapsed}]"
+    limit = search.deadline.seconds
+    if limit is not None:
+        form = "{percentage:3.0f}%|{bar:10}| " + form
+    with tqdm(total=1.0, bar_format=form, desc="starting") as bar:
+
+        def show() -> None:
+            status = search.status()
+            bar.set_description_str(str(status), refresh=False)
+            bar.update(0.0 if limit is None else min(status.seconds / limit, 1.0) - bar.n)
+            bar.refresh()
+
+        yield show
+
+
+class _Search:
+    """Restarts by number, and the best of what they came to."""
+
+    def __init__(
+        self, problem: Problem, seed: SeedSequence, most: int, bits: int, limit: float | None
+    ) -> None:
+        self.problem, self.seed, self.most, self.bits = problem, seed, most, bits
+        self.deadline, self.plan = Deadline(limit), Plan()
+        self.size = len(problem.patterns), problem.hidden, problem.inputs
+        self.attempts: dict[int, Attempt] = {}
+        self.known: dict[int, AnnealOptions] = {}
+        self.begun = 0
+        self.first_solved = most
+        self.interrupted = False
+
+    def run(
+        self,
+        executor: Executor | None,
+        workers: int | None,
+        interrupt: Callable[[], bool] | None,
+        show: Callable[[], None],
+    ) -> None:
+        """Searches until it is solved or over; the caller's thread listens."""
+        from mcover.annealing.states import compile_kernels, pack_columns
+        from mcover.annealing.temperatures import freezing_temperature
+
+        show()
+        compile_kernels()
+        self.columns = pack_columns(self.problem.gauged)
+        self.hot = freezing_temperature(self.columns, self.size, "linear")
+        self.deadline.start()
+        threads = checks.cpus() if workers is None else workers
+        halt = None if executor else threading.Event()
+
+        def should_stop() -> bool:
+            show()
+            self.interrupted = self.interrupted or (interrupt is not None and interrupt())
+            is_over = self.interrupted or self.deadline.is_over()
+            if is_over and halt is not None:
+                halt.set()
+            # There is something to return once the first attempts have ended.
+            return self._is_decided() or (is_over and bool(self.attempts))
+
+        next_task = partial(self._next, halt)
+        try:
+            if executor is not None:
+                in_flight = IN_FLIGHT if workers is None else workers
+                run_tasks(executor, next_task, self._receive, in_flight, should_stop)
+            else:
+                with ThreadPoolExecutor(threads) as pool:
+                    run_tasks(pool, next_task, self._receive, threads, should_stop, halt)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        finally:
+            show()
+
+    def _next(self, halt: threading.Event | None) -> Any:
+        from mcover.annealing.temperatures import with_temperature
+
+        number = self.begun
+        is_over = self.interrupted or self.deadline.is_over()
+        if number >= min(self.most, self.first_solved) or (number and is_over):
+            return None
+        errors = {place: one.errors for place, one in self.attempts.items()}
+        options = self.plan.options_of(number, errors)
+        if options is None:
+            return None
+        self.begun += 1
+        self.known[number] = options = with_temperature(options, self.hot)
+        child = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, number))
+        budget = Budget(halt, self.deadline.left())
+        return attempt, (self.columns, self.size, options, child, budget)
+
+    def _receive(self, number: int, one: Attempt) -> None:
+        self.attempts[number] = one
+        if one.errors == 0:
+            self.first_solved = min(self.first_solved, number)
+
+    def _is_decided(self) -> bool:
+        """Solved, by the first that did, with all before it known."""
+        if self.first_solved == self.most:
+            return False
+        return all(number in self.attempts for number in range(self.first_solved))
+
+    def status(self) -> SolveStatus:
+        """A snapshot for the progress bar."""
+        best = min((one.errors for one in self.attempts.values()), default=None)
+        limit, elapsed = self.deadline.seconds, self.deadline.elapsed()
+        return SolveStatus(len(self.attempts), best, self.size[0], elapsed, limit)
+
+    def _counted(self) -> dict[int, Attempt]:
+        """The restarts that count: those without a gap before them, and all if that is none.
+
+        Where the time was over, later ones may have come to an end before earlier ones; they do
+        not count, unless one of them found what the others did not.
+        """
+        done = {n: one for n, one in sorted(self.attempts.items()) if one.finished}
+        if self.first_solved in done:
+            return {n: one for n, one in done.items() if n <= self.first_solved}
+        whole = {n: one for n, one in done.items() if all(k in done for k in range(n))}
+        return whole or done or dict(sorted(self.attempts.items()))
+
+    def solution(self) -> Solution:
+        """The best student, checked once more on every pattern."""
+        counted = self._counted()
+        if not counted:
+            raise KeyboardInterrupt  # stopped before anything was found
+        number = min(counted, key=lambda n: counted[n].errors)
+        best = counted[number]
+        weights, readout = best.weights.astype(np.int16), best.readout
+        if self.bits > 1:
+            weights = weights * (2**self.bits - 1)
+            if best.errors:
+                weights, number, readout = self._summed(counted, weights, number, readout)
+        errors, margin = check_student(self.problem, weights)
+        if self.bits == 1 and errors != best.errors:
+            raise RuntimeError(
+                f"the search counted {best.errors} errors and the check {errors}: this is a bug "
+                "of mcover; please report it with the seed."
+            )
+        return Solution(
+            weights=weights,
+            bits=self.bits,
+            hidden=self.problem.hidden,
+            classes=self.problem.classes,
+            solved=errors == 0,
+            errors=errors,
+            patterns=self.size[0],
+            margin=margin,
+            restarts=len(counted),
+            restart=number,
+            readout=readout,
+            options=self.known[number],
+            seconds=self.deadline.elapsed(),
+            core_seconds=sum(one.seconds for one in counted.values()),
+            proposals=sum(one.proposals for one in counted.values()),
+            interrupted=self.interrupted,
+        )
+
+    def _summed(
+        self, counted: dict[int, Attempt], single: NDArray[np.int16], number: int, readout: str
+    ) -> tuple[NDArray[np.int16], int, str]:
+        """The best of a single student, sums of the best students, and sums of covers."""
+        terms = 2**self.bits - 1
+        candidates = [(single, number, readout)]
+        ordered = sorted(counted, key=lambda n: (counted[n].errors, n))
+        if len(ordered) >= terms:
+            students = np.stack([counted[n].weights for n in ordered[:terms]])
+            total = students.sum(axis=0, dtype=np.int16)
+            candidates.append((total, ordered[0], f"sum of {terms} restarts"))
+        for place in ordered:
+            covers = counted[place].covers
+            if len(covers) >= terms:
+                total = covers[:terms].sum(axis=0, dtype=np.int16)
+                candidates.append((total, place, f"sum of {terms} covers"))
+        errors = [check_student(self.problem, one[0])[0] for one in candidates]
+        return candidates[int(np.argmin(errors))]
+
+
+def check_student(problem: Problem, weights: NDArray[np.integer[Any]]) -> tuple[int, float]:
+    """Errors and the smallest margin, from patterns and weights alone: no packed bits.
+
+    Shape: weights (sites,), whole numbers.
+    """
+    units = weights.reshape(problem.hidden, problem.inputs).astype(np.float64)
+    errors, margin = 0, np.inf
+    step = max(1, 2**22 // problem.inputs)  # rows at a time: 32 MB of floats
+    for begin in range(0, len(problem.patterns), step):
+        part = slice(begin, begin + step)
+        fields = problem.patterns[part].astype(np.float64) @ units.T
+        fields *= problem.labels[part, None]
+        if problem.hidden == 1:
+            margins = fields[:, 0] / np.linalg.norm(units)
+        else:
+            votes = 2 * (fields > 0).sum(axis=1) - problem.hidden
+            margins = votes / np.sqrt(problem.hidden)
+        errors += int(np.sum(margins <= 0))
+        margin = min(margin, float(margins.min()))
+    return errors, margin
