@@ -216,9 +216,15 @@ def test_ctrl_c_ends_with_130_and_writes_what_was_reached(tmp_path):
     assert (tmp_path / "run.npz").read_bytes() == before
 
 
-@pytest.mark.parametrize("words", ["--help", "anneal perceptron --n 21 --reads 1"])
-def test_a_pipe_that_is_closed_early_ends_the_command_as_a_signal_would(words, tmp_path):
-    """No traceback, and the exit code of a process that SIGPIPE ended: mcover … | head -1."""
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [("anneal perceptron --n 21 --reads 1", [141]), ("--help", [0, 141])],
+)
+def test_a_pipe_that_is_closed_early_ends_the_command_as_a_signal_would(words, codes, tmp_path):
+    """No traceback, and the exit code of a process that SIGPIPE ended: mcover … | head -1.
+
+    argparse ignores a closed pipe where Python's output has no buffer, and then --help ends with 0.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "mcover", *words.split()],
         stdout=subprocess.PIPE,
@@ -228,7 +234,7 @@ def test_a_pipe_that_is_closed_early_ends_the_command_as_a_signal_would(words, t
     )
     process.stdout.close()
     assert "Traceback" not in process.communicate()[1]
-    assert process.returncode == 141
+    assert process.returncode in codes
 
 
 def test_one_read_has_no_interval(tmp_path, capsys):
