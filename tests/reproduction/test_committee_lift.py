@@ -32,7 +32,7 @@ def machine(inputs=INPUTS, hidden=HIDDEN, dtype=torch.float64):
 
 
 def lifted(base, covers=COVERS, **options):
-    given = {"topology": mcover.Uniform(), "noise": 0.7, "seed": 5} | options
+    given = {"topology": mcover.Uniform(), "noise": 0.7, "seed": 5, "redraw_every": None} | options
     names = {field.name for field in dataclasses.fields(mcover.Directed)}
     how = mcover.Directed(**{name: given.pop(name) for name in names & given.keys()})
     return mcover.lift(base, covers, **{"routing": how} | given)

@@ -217,7 +217,7 @@ def test_one_routed_cover_is_the_plain_model():
 @pytest.mark.parametrize(
     ("model", "epochs"), [("small-mlp", 3), ("conv", 3), ("small-conv", 6), ("transformer", 12)]
 )
-@pytest.mark.parametrize("routing", [Directed(), Messages()], ids=name)
+@pytest.mark.parametrize("routing", [Directed(redraw_every=None), Messages()], ids=name)
 def test_trials_of_networks_run_too(model, epochs, routing):
     method = Lifted(covers=3, routing=routing, noise=0.02, redraw_each_epoch=True)
     how = Training(epochs, 64, evaluate_every=epochs)
