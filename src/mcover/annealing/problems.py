@@ -10,15 +10,13 @@ vote, possible with K even, is an error.
 """
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
-from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
-from mcover.errors import McoverError, TooLargeError
+from mcover.errors import McoverError
 from mcover.seeds import Seed, streams
 
 Signs = NDArray[np.int8]
@@ -249,34 +247,6 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
             f"2 * {name} - 1, from grey values np.where({name} > median, 1, -1)."
         )
     return np.array(array, dtype=np.int8, order="C")
-
-
-def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name; never pickled objects, nor more than memory allows."""
-    path = checks.check_path("path", path)
-    try:
-        if not Path(path).is_file():  # a device or a pipe might have no end
-            raise McoverError(
-                "it is not a file" if Path(path).exists() else "there is no such file"
-            )
-        with ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        checks.check_memory(size, f"{path}", "split the file")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except TooLargeError:
-        raise
-    except Exception as error:  # damaged files raise anything
-        raise McoverError(f"cannot read {path} as an .npz file: {error}.") from error
-
-
-def load_problem(path: str | Path, hidden: int = 1) -> Problem:
-    """A problem from an .npz file of ±1 arrays: ``patterns``, ``labels``, perhaps ``teacher``."""
-    arrays = read_arrays(path)
-    if not {"patterns", "labels"} <= set(arrays):
-        needed = "it needs 'patterns' and 'labels': np.savez(path, patterns=..., labels=...)"
-        raise McoverError(f"{path} holds the arrays {sorted(arrays)}; {needed}.")
-    return Committee(arrays["patterns"], arrays["labels"], hidden, arrays.get("teacher"))
 
 
 def _labelled(
