@@ -117,6 +117,7 @@ bench: $(VENV)/.test
 	$(RUN) bench/short_schedules.py
 	$(RUN) bench/lift.py
 	$(RUN) bench/directed.py
+	$(RUN) bench/growth.py --output $(OUT)/cost.svg
 	$(RUN) bench/first_step.py
 	$(RUN) bench/committee.py
 	$(RUN) bench/sklearn_estimators.py --quick

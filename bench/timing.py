@@ -1,8 +1,10 @@
-"""Timing shared by the benchmarks: the best of a few repeats, since these machines are noisy."""
+"""Timing shared by the benchmarks: medians of rivals that take turns, or the best of repeats."""
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 
 def best_seconds(
@@ -38,6 +40,48 @@ def best_in_turns(
             best[key] = min(best[key], best_seconds(work, repeats, clock))
         done += 1
     return best
+
+
+class Times(NamedTuple):
+    """Seconds of one rival in each turn."""
+
+    each: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.each)
+
+    def ratio(self, baseline: "Times") -> tuple[float, float, float]:
+        """Median and quartiles of the ratio to a baseline that was timed in the same turns."""
+        ratios = [a / b for a, b in zip(self.each, baseline.each, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        return middle, low, high
+
+
+def in_turns(
+    works: Mapping[str, Callable[[], object]], seconds: float, least: int = 7
+) -> dict[str, Times]:
+    """Times of each, taking turns, so that a busy moment of the machine hits all of them.
+
+    Every work runs twice in its turn and the second run counts: the first finds the caches and the
+    memory of another one. At least so many turns.
+    """
+    times = {key: Times([]) for key in works}
+    for work in works.values():
+        work()
+    begin = time.perf_counter()
+    while len(next(iter(times.values())).each) < least or time.perf_counter() - begin < seconds:
+        for key, work in works.items():
+            work()
+            start = time.perf_counter()
+            work()
+            times[key].each.append(time.perf_counter() - start)
+    return times
+
+
+def shown(ratio: tuple[float, float, float]) -> str:
+    """A ratio with its quartiles."""
+    return "{:.2f} ({:.2f}–{:.2f})".format(*ratio)
 
 
 def rows(title: str, header: list[str], lines: list[list[str]]) -> None:

@@ -51,7 +51,7 @@ nitpick_ignore_regex = [
     # Names of other projects: every build would have to download their inventories.
     (
         r"py:.*",
-        r"(torch|np|numpy|nn|collections|pathlib|sklearn|lightning|transformers|peft|optuna|pandas|matplotlib)\..*",
+        r"(concurrent|torch|np|numpy|nn|collections|pathlib|sklearn|lightning|transformers|peft|optuna|pandas|matplotlib)\..*",
     ),
     (
         r"py:.*",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcover.errors import McoverError
+from reproduction.family_figure import family_figure
 from reproduction.summary import Point, Summary
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def study_figure(summary: Summary) -> Figure:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    if summary.study.picture == "families":
+        return family_figure(summary, COLOURS, _PAGE, _FONT)
     panels = summary.drawn
     gain = summary.study.picture == "gain"
     columns = min(len(panels), 3 if gain else 2)

@@ -82,6 +82,10 @@ TIMES_TO_SOLUTION = Kind(
     (*reversed(_TIMES_TO_SOLUTION), _SOLVING[-1]), "time to solution TTS99, core seconds"
 )
 """For studies that compare the cost of a solution across kinds of trial."""
+STRUCTURED = Kind(
+    (*TIMES_TO_SOLUTION.metrics, Metric("overlap", "overlap with the teacher", spec=".3f")),
+    TIMES_TO_SOLUTION.axis,
+)
 _TRAINING = (
     Metric("error", "test error of the collapse"),
     Metric("cover_error", "mean error of covers"),
@@ -111,6 +115,15 @@ KINDS: dict[str, Kind] = {
     "distilled": Kind(_TRAINING, "test error"),
     "committee": Kind(_COMMITTEE, "test error"),
     "binary-network": Kind(_BINARY, "test error"),
+    "planted": Kind(
+        (
+            Metric("error_rate", "training error"),
+            Metric("overlap", "overlap with the teacher", spec=".3f"),
+            _SOLVING[-1],
+            Metric("core_seconds", "core seconds a run", spec=".3f"),
+        ),
+        "training error",
+    ),
     "cost": Kind((Metric("microseconds", "µs an update", spec=".3g"),), "microseconds an update"),
 }
 

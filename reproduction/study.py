@@ -163,9 +163,11 @@ class Study:
     """Gains are measured over the series of least mean outcome among these."""
     gains: tuple[str, ...] = ()
     """Series whose gains are tested; the gains of other series are only drawn."""
-    picture: Literal["lines", "outcomes", "growth", "times", "gain"] = "lines"
+    picture: Literal["lines", "outcomes", "growth", "times", "gain", "families"] = "lines"
     shows: Kind | None = None
     """Metrics that replace those of the kinds of trial (`rows.KINDS`)."""
+    more: Callable[[Any], tuple[Any, ...]] = lambda summary: ()
+    """Makes tables of its own from the summary of the study."""
     x_label: str = ""
     """Label of the swept quantity."""
     x_log: bool = False

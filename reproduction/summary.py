@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -180,9 +180,10 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
     for row in sorted(rows.values(), key=lambda row: row.seed):
         found.setdefault((row.trial_id, row.status), []).append(row)
 
+    # What a trial was chosen by is no test of it, nor of another cell with the same trial.
+    used = plan.choosing.own_seeds if any(cell.choices for cell in plan.cells) else ()
+
     def point(cell: Cell) -> Point:
-        # What a trial was chosen by is no test of it.
-        used = plan.choosing.own_seeds if cell.choices else ()
         done, failed = (
             tuple(row for row in found.get((cell.trial_id, how), ()) if row.seed not in used)
             for how in ("done", "failed")
@@ -200,7 +201,8 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
         _gain_table(study, gains),
     )
     shown = tuple(table for table in further if table.lines)
-    return Summary(study, scale, points, measured, shown, *plan.progress(rows), gains)
+    found = Summary(study, scale, points, measured, shown, *plan.progress(rows), gains)
+    return replace(found, further=found.further + tuple(t for t in study.more(found) if t.lines))
 
 
 def outcome_table(summary: Summary, name: str) -> Table:

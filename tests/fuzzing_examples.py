@@ -41,6 +41,7 @@ LEFT_OUT = {
     "mcover.nn.Covered.each",
     "mcover.nn.Covered.report",
     "mcover.nn.Covered.forward",
+    "mcover.nn.Covered.loss",
     "mcover.nn.binary.Folded.forward",
     "mcover.nn.binary.Sign.forward",
     "mcover.distributed.Spread",

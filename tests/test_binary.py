@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
+from torch.nn.utils import parametrize  # noqa: E402
 
 import reference  # noqa: E402
 from mcover import (  # noqa: E402
@@ -149,6 +150,36 @@ def test_binarize_leaves_the_model_and_biases_alone(kind):
     assert type(baked) is type(model)
     for name, value in baked.state_dict().items():
         assert torch.equal(value, hand.state_dict()[name])
+
+
+class Doubled(nn.Module):
+    """Another parametrization."""
+
+    def forward(self, x):
+        return 2 * x
+
+    def right_inverse(self, x):
+        return x / 2
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_binarizing_and_baking_leave_what_they_copy_as_it_was(other):
+    """Torch keeps a parametrized tensor as a property of a class that deep copies share."""
+    model, x = nn.Sequential(nn.Linear(3, 2), nn.Sigmoid()).double(), torch.ones(4, 3).double()
+    if other:
+        parametrize.register_parametrization(model[0], "bias", Doubled())
+    before = model(x)
+    student = binary.binarize(model)
+    assert torch.equal(model(x), before)
+    covered = lift(student, 3, Uniform(), "directed", seed=0)
+    wanted = [m(x) for m in (student, covered.eval())]
+    baked = [binary.bake(m) for m in (student, covered.collapse())]
+    assert torch.equal(baked[0](x), wanted[0])
+    assert [p.shape for p in baked[1].parameters()] == [p.shape for p in baked[0].parameters()]
+    for after, want in zip((student(x), covered(x), model(x)), (*wanted, before), strict=True):
+        assert torch.equal(after, want)
+    assert torch.equal(binary.bake(student)(x), wanted[0])
+    assert type(binary.binarize(model)[0]).__mro__[1] is nn.Linear
 
 
 def test_tied_weights_stay_tied_where_both_are_selected():

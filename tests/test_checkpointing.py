@@ -83,3 +83,66 @@ def test_two_forwards_in_one_loss_outlive_a_redraw():
     for part in (x, 2 * x):
         twin(part).square().sum().backward()
     assert_same_gradients(covered, twin)
+
+
+@both
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_every_forward_is_counted_whatever_memory_its_input_has(routing, reentrant):
+    """Inputs that are freed leave their addresses to later ones, which are no recomputations."""
+    ours = lift(mlp(), 3, RING, routed(routing, bank=4), seed=0)
+    plain = copy.deepcopy(ours)
+    for k in range(12):
+        x, z = (doubles(4, 6, seed=k).requires_grad_() for _ in range(2))
+        checkpoint(ours, x, use_reentrant=reentrant).square().sum().backward()
+        plain(z).square().sum().backward()
+        del x, z
+        assert ours.steps == k + 1
+    assert_same_gradients(ours, plain)
+    x = doubles(4, 6)
+    for _ in range(4):  # the same input again: also forwards of their own
+        checkpoint(ours, x, use_reentrant=False).square().sum().backward()
+        plain(x).square().sum().backward()
+    assert (ours.steps, plain.steps) == (16, 16)
+    assert_same_gradients(ours, plain)
+    with torch.no_grad():
+        for k in range(16):
+            ours(doubles(4, 6, seed=k) if k % 2 else x)
+    assert ours.steps == 32
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_graph_that_is_kept_computes_a_forward_again_in_each_backward(reentrant):
+    ours = lift(mlp(), 3, RING, Directed(bank=4, redraw_every=1), seed=0)
+    plain = copy.deepcopy(ours)
+    x = doubles(4, 6).requires_grad_()
+    losses = [checkpoint(ours, x, use_reentrant=reentrant).square().sum(), plain(x).square().sum()]
+    for _ in range(2):
+        for loss in losses:
+            loss.backward(retain_graph=True)
+    assert_same_gradients(ours, plain)
+    assert ours.steps == plain.steps == 1
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_recomputation_that_could_be_of_several_forwards_is_refused(reentrant):
+    covered = lift(mlp(), 3, RING, "directed", seed=0)
+    x = doubles(4, 6).requires_grad_()
+    loss = sum(checkpoint(covered, x, use_reentrant=reentrant).sum() for _ in range(2))
+    with pytest.raises(McoverError, match=r"2 forwards had this input.*x\.clone\(\)"):
+        loss.backward()
+    covered.zero_grad()
+    with torch.no_grad():
+        covered.net[0].weight.mul_(1.0)  # weights change: what ran before is over
+    checkpoint(covered, x, use_reentrant=reentrant).sum().backward()
+    assert covered.net[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_covered_model_inside_a_checkpointed_function_is_refused_in_the_backward(reentrant):
+    covered = lift(mlp(), 3, RING, "directed", seed=0)
+    x = doubles(4, 6).requires_grad_()
+    loss = checkpoint(lambda x: covered(2 * x), x, use_reentrant=reentrant).sum()
+    with pytest.raises(McoverError, match=r"none had this input.*Checkpoint the covered model"):
+        loss.backward()
+    loss = checkpoint(lambda x: covered(x).square(), x, use_reentrant=reentrant).sum()
+    loss.backward()  # its own input is that of the function

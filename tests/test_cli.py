@@ -46,9 +46,8 @@ def test_version_is_the_packages(capsys):
     [
         ("--help", ("demo", "anneal")),
         ("demo --help", ("--trials", "--epochs")),
-        ("anneal --help", ("perceptron", "committee", "data")),
-        ("anneal perceptron --help", ("{mcover,rsa,vanilla}", "--bank N", "(10)", "--alpha")),
-        ("anneal data --help", ("FILE", "patterns (P, N)")),
+        ("anneal --help", ("perceptron|committee|FILE", "patterns (P, N)", ".csv", "--alpha")),
+        ("anneal perceptron --help", ("{mcover,rsa,vanilla}", "--bank N", "(auto:500)")),
     ],
 )
 def test_help_names_commands_options_and_defaults(words, expected, capsys):
@@ -130,14 +129,35 @@ def test_anneal_without_options_has_the_defaults_of_the_library(tmp_path):
     assert replace(options, schedule=default.schedule) == default
 
 
-def test_anneal_reads_your_own_data(tmp_path, capsys):
+@pytest.mark.parametrize("kind", ["npz", "npy", "csv", "csv without names", "csv of words"])
+def test_anneal_reads_your_own_data(kind, tmp_path, capsys):
     rng = np.random.default_rng(0)
-    file = tmp_path / "data.npz"
-    np.savez(file, patterns=rng.choice([-1, 1], (40, 9)), labels=rng.choice([-1, 1], 40))
-    main(["anneal", "data", str(file), *SHORT, "--output", str(tmp_path / "run"), "--bank", "3"])
+    patterns, labels = rng.choice([-1, 1], (40, 9)), rng.choice([-1, 1], 40)
+    file = tmp_path / f"data.{kind[:3]}"
+    rows = np.column_stack([patterns, labels])
+    words = [",".join(map(str, row)) for row in rows.tolist()]
+    names = ",".join(f"x{i}" for i in range(9)) + ",y"
+    if kind == "npz":
+        np.savez(file, patterns=patterns, labels=labels)
+    elif kind == "npy":
+        np.save(file, rows)
+    elif kind == "csv":
+        file.write_text("\n".join([names, *words]))
+    elif kind == "csv without names":
+        file.write_text("\n".join(words).replace(",", ";") + "\n\n")
+    else:
+        lines = [f"{word.rpartition(',')[0]},{['no', 'yes'][word[-2] != '-']}" for word in words]
+        file.write_text("\n".join([names, *lines]))
+    main(["anneal", str(file), *SHORT, "--output", str(tmp_path / "run"), "--bank", "3"])
     printed = capsys.readouterr().out
-    assert "40 patterns of 9 inputs" in printed
+    assert printed.startswith("Perceptron: 40 patterns of 9 inputs")
+    assert ("'no' → -1 and 'yes' → +1" in printed) == (kind == "csv of words")
     assert "teacher" not in printed
+    result = AnnealResult.load(tmp_path / "run.npz")
+    problem = mcover.Perceptron(patterns, labels)
+    assert (
+        result.training_errors.tolist() == problem.training_errors(result.collapsed_sign).tolist()
+    )
 
 
 def test_demo_compares_the_methods(tmp_path, capsys):
@@ -184,6 +204,37 @@ def test_ctrl_c_ends_with_130_and_writes_what_was_reached(tmp_path):
     result = AnnealResult.load(tmp_path / "run.npz")
     assert result.interrupted
     assert not result.finished.any()
+    # Again: there is an older file now, and it is kept.
+    before = (tmp_path / "run.npz").read_bytes()
+    with interruptible([sys.executable, "-m", "mcover", *words.split()], tmp_path) as process:
+        seen = ""
+        while "accepted" not in seen:
+            seen += process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        assert "run.npz was left as it was" in process.stdout.read()
+    assert process.returncode == 130
+    assert (tmp_path / "run.npz").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [("anneal perceptron --n 21 --reads 1", [141]), ("--help", [0, 141])],
+)
+def test_a_pipe_that_is_closed_early_ends_the_command_as_a_signal_would(words, codes, tmp_path):
+    """No traceback, and the exit code of a process that SIGPIPE ended: mcover … | head -1.
+
+    argparse ignores a closed pipe where Python's output has no buffer, and then --help ends with 0.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mcover", *words.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    process.stdout.close()
+    assert "Traceback" not in process.communicate()[1]
+    assert process.returncode in codes
 
 
 def test_one_read_has_no_interval(tmp_path, capsys):
@@ -213,7 +264,17 @@ def test_one_read_has_no_interval(tmp_path, capsys):
         ("anneal perceptron --method rsa --bank 3", "--method rsa has no --bank; leave it out"),
         ("anneal perceptron --method vanilla --sigma 3", "has no --sigma; leave it out"),
         ("anneal perceptron --topology uniform --sigma 3", "--topology uniform has no --sigma"),
-        ("anneal data missing.npz", "cannot read missing.npz"),
+        ("anneal missing.npz", "cannot read missing.npz as an .npz file: there is no such file"),
+        ("anneal missing.csv", "cannot read missing.csv as a .csv file: there is no such file"),
+        ("anneal data.txt", "write a file that ends in .npz, .npy or .csv"),
+        ("anneal percepton", "there is no file 'percepton'; write perceptron, committee, or a"),
+        ("anneal percepton", "did you mean perceptron?"),
+        ("anneal perceptron --hidden 3", "perceptron has no --hidden; write committee"),
+        ("anneal committee --ties plus", "committee has no --ties; leave it out"),
+        ("anneal missing.npz --alpha 3", "missing.npz has no --alpha; leave it out"),
+        ("anneal perceptron --output /proc/run", "/proc is not a folder that can be written"),
+        ("demo --output /proc", "/proc is not a folder that can be written"),
+        ("demo --epochs 0", "--epochs is 0"),
         ("demo --trials 0", "--trials is 0"),
         ("demo --n 0", "--n is 0"),
         ("train", "invalid choice: 'train'"),
@@ -239,7 +300,7 @@ def test_data_that_cannot_be_read_is_refused(damage, tmp_path, capsys):
         file.write_text("hello")
     else:
         message = "needs 'patterns' and 'labels'"
-    code, printed = ended(f"anneal data {file}", capsys)
+    code, printed = ended(f"anneal {file}", capsys)
     assert code == 2
     assert printed.count("\n") == 1  # one line, no traceback
     assert printed.startswith("mcover: ")

@@ -113,7 +113,7 @@ def test_the_reference_has_every_public_name():
     names = {re.match(r"[\w.]+", line)[0] for line in listed if " = " not in line}
     names -= {name for name in names if name.rpartition(".")[0] in names}  # members of classes
     reference = "\n".join(text_of(page) for page in MARKDOWN if page.startswith("docs/api/"))
-    documented = set(re.findall(r"auto(?:function|class|data):: ([\w.]+)", reference))
+    documented = set(re.findall(r"(?:auto|py:)(?:function|class|data):: ([\w.]+)", reference))
     for module, members in re.findall(
         r"automodule:: ([\w.]+)\n   :members: ((?:[\w, ]|\n      )+)", reference
     ):

@@ -70,6 +70,12 @@ def test_full_bank_perceptron_is_the_papers_sum():
         assert ours == pytest.approx(total)
 
 
+def test_graphs_say_what_they_are():
+    assert repr(quartic()) == "<FactorGraph: 3 factors of up to 3 of 4 variables>"
+    cover = quartic().lift(Uniform(), covers=6, seed=0)
+    assert repr(cover) == f"<GraphCover: 6 covers of {quartic()!r}, 8 routes>"
+
+
 def test_each_incidence_and_source_has_its_own_route():
     lifted = quartic().lift(Uniform(), covers=6, seed=0)
     assert set(lifted.routes) == {
@@ -157,6 +163,8 @@ def test_errors_return_along_the_inverse_route():
         (lambda: quartic().lift(Uniform(), 2, seed=0).objective([[0] * 4]), "covers first"),
         (lambda: lift_bank(quartic(), draw_bank(Uniform(), 2, 3, 1, 0)), "sources=4"),
         (lambda: lift_bank(quartic(), draw_bank(Uniform(), 2, 4, 1, 0)), "larger bank"),
+        (lambda: quartic().objective(3), "values"),
+        (lambda: quartic().lift(Uniform(), 2, seed=0).objective(np.ones(())), "values"),
     ],
 )
 def test_bad_graphs_are_refused(call, message):

@@ -240,3 +240,26 @@ def test_what_cannot_be_folded_is_named(make, match):
 def test_inputs_of_a_wrong_shape_are_refused():
     with pytest.raises(McoverError, match=r"'0' takes tensors of 2 axes and got \(2, 2, 3\)"):
         binary.fold(nn.Sequential(BINARY))(torch.ones(2, 2, 3))
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.float16])
+@pytest.mark.parametrize("padding", [0, "same"])
+def test_folding_does_not_depend_on_the_default_dtype(default, padding):
+    layers = [
+        nn.Conv2d(2, 4, 3, padding=padding), nn.BatchNorm2d(4), binary.Sign(),
+        nn.Conv2d(4, 4, 3, padding=1), nn.MaxPool2d(2), nn.BatchNorm2d(4), binary.Sign(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(3),
+    ]  # fmt: skip
+    model, x = nn.Sequential(*layers), torch.randn(3, 2, 9, 9)
+    model(x)
+    student = binary.binarize(model).eval()
+    want = binary.fold(student)(x)
+    torch.testing.assert_close(want, student(x))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        got = binary.fold(student)(x)
+    finally:
+        torch.set_default_dtype(before)
+    assert got.dtype == x.dtype
+    assert torch.equal(got, want)

@@ -4,6 +4,7 @@ import copy
 import json
 from dataclasses import fields
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -22,6 +23,8 @@ from mcover import (  # noqa: E402
 )
 from mcover.errors import McoverWarning  # noqa: E402
 from mcover.nn import load  # noqa: E402
+from mcover.nn.files import checksum, read  # noqa: E402
+from mcover.plain import to_plain  # noqa: E402
 from tiny_models import MODELS, Convolutional, Perceptron, Transformer, routed, tiny  # noqa: E402
 
 torch.set_num_threads(1)
@@ -253,14 +256,18 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
 
 
 def rewrite(path, header, **changed):
-    """The same file with another header, and with other tensors in the place of some."""
+    """The same file with another header, and with other tensors in the place of some.
+
+    Its checksum is right: what is tested is what a crafted file can say.
+    """
     from safetensors.torch import load_file, save_file
 
     tensors = {
         name: value for name, value in (load_file(path) | changed).items() if value is not None
     }
     text = header if isinstance(header, str) else json.dumps(header)
-    save_file(tensors, path, {} if header is None else {"mcover": text})
+    metadata = {"mcover": text, "crc32": checksum(text, tensors)}
+    save_file(tensors, path, {} if header is None else metadata)
 
 
 def test_damaged_and_crafted_files_are_refused_before_anything_uses_them(tmp_path):
@@ -280,7 +287,7 @@ def test_damaged_and_crafted_files_are_refused_before_anything_uses_them(tmp_pat
 
     settings = header["settings"]
     headers = [
-        None, "", "[", "[" * 100_000, "null", "3", [], {"format": 3}, {"format": []},
+        None, "", "[", "[" * 100_000, "null", "3", [], {"format": 4}, {"format": []},
         *({k: v for k, v in header.items() if k != lost} for lost in header),
         *(header | {name: wrong} for name in header for wrong in (None, 3.5, {}, [3], [[1]])),
         header | {"lifted": []}, header | {"lifted": ["norm.running_mean"]},
@@ -292,6 +299,9 @@ def test_damaged_and_crafted_files_are_refused_before_anything_uses_them(tmp_pat
             {"topology": {"kind": "ring", "sigma": -1}},
             {"routing": {"kind": "weights"}}, {"routing": {"kind": "directed", "bank": 3}},
             {"routing": {"kind": "messages"}}, {"noise": []}, {"extra": 1},
+            {"topology": {"kind": []}}, {"topology": {"kind": {}}}, {"routing": {"kind": [3]}},
+            {"topology": {"kind": "ring", "sigma": 10**400}}, {"noise": 10**400}, {"covers": 10**6},
+            {"topology": {"kind": "ring", "sigma": [[]]}}, {"topology": [[[]]]},
         )),
     ]  # fmt: skip
     tensors = [
@@ -324,6 +334,30 @@ def test_damaged_and_crafted_files_are_refused_before_anything_uses_them(tmp_pat
         with pytest.raises(McoverError):
             load(odd, model)
     assert torch.equal(load(good, model).net.out.weight, load(good, model).net.out.weight)
+
+
+def test_any_flipped_bit_of_a_file_is_noticed(tmp_path):
+    model = tiny(Convolutional)[0]
+    whole = lift(model, 3, RING, "directed", seed=0).save(tmp_path / "a").read_bytes()
+    path = tmp_path / "b.safetensors"
+    rng = np.random.default_rng(0)
+    for place in rng.integers(len(whole), size=300):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(flipped)
+        with pytest.raises(McoverError, match=r"b\.safetensors"):
+            load(path, model)
+
+
+def test_covers_of_a_header_are_compared_with_the_tensors_before_anything_is_copied(tmp_path):
+    model = tiny(Perceptron)[0]
+    path = lift(model, 3, RING, "directed", seed=0).save(tmp_path / "a")
+    _, config, _ = read(path)
+    plain = to_plain(config)
+    plain["settings"]["covers"] = 4
+    rewrite(path, plain)
+    with pytest.raises(McoverError, match=r"its header says 4 covers, and '.*' has the shape \(3,"):
+        load(path, model)
 
 
 def test_a_file_that_cannot_be_written_whole_leaves_the_old_one(tmp_path, monkeypatch):

@@ -152,6 +152,41 @@ def test_losses_of_streams_are_averaged_over_them():
     torch.testing.assert_close(cover_loss(F.mse_loss, covered(x), y), want)
 
 
+@pytest.mark.parametrize("routing", ["messages", "directed"])
+@pytest.mark.parametrize("size", [1, 2, 4, 16])
+def test_a_target_of_another_batch_is_refused_as_the_base_refuses_it(routing, size):
+    """Targets are repeated by the number of passes, and not by what happens to divide."""
+    x, y = torch.ones(8, 4), torch.zeros(size, dtype=torch.long)
+    for passes in (1, 2):
+        how = routed(routing, bank=4, destinations=passes, streams=None if passes == 1 else 2)
+        covered = lift(nn.Linear(4, 3), 3, Uniform(), how, seed=0)
+        with pytest.raises(McoverError, match="loss refuses a cover's output of shapes"):
+            cover_loss(F.cross_entropy, covered(x), y)
+        with pytest.raises(McoverError, match="loss refuses a cover's output of shapes"):
+            cover_loss(F.cross_entropy, covered.each(x.expand(3, 8, 4)), y.expand(3, -1), each=True)
+
+
+def test_outputs_that_were_computed_on_need_the_number_of_passes():
+    covered = lift(nn.Linear(4, 3), 3, Uniform(), Directed(destinations=2), noise=0.5, seed=0)
+    x, y = torch.ones(8, 4), torch.arange(8) % 3
+    outputs = covered(x)
+    want = cover_loss(F.cross_entropy, outputs, y)
+    with pytest.raises(McoverError, match=r"passes=covered\.passes"):
+        cover_loss(F.cross_entropy, outputs.double().float(), y)
+    got = cover_loss(F.cross_entropy, outputs.double().float(), y, passes=covered.passes)
+    assert torch.equal(got, want)
+    weights = torch.tensor([1.0, 2.0, 3.0])  # of classes: no batch, and not repeated
+
+    def weighted(output, target):
+        return F.cross_entropy(output, target[0], target[1])
+
+    want = cover_loss(lambda o, t: F.cross_entropy(o, t, weights), outputs, y)
+    assert torch.equal(cover_loss(weighted, outputs, (y, weights)), want)
+    for wrong in (0, 1.5, "two"):
+        with pytest.raises(McoverError, match="passes is"):
+            cover_loss(F.cross_entropy, outputs, y, passes=wrong)
+
+
 def test_accumulated_gradients_are_those_of_the_whole_batch():
     covered = lift(tiny(Perceptron)[0], 3, RING, "messages", noise=0.3, seed=0)
     x = torch.randn(8, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

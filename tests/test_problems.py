@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 import reference_annealer as reference
 from mcover import Committee, McoverError, Perceptron, teacher_student
 from mcover.annealing import load_problem
+from mcover.annealing.states import pack_columns
 from mcover.checks import MEMORY_VARIABLE
 from mcover.errors import TooLargeError
 
@@ -140,14 +143,59 @@ def test_problems_are_read_from_files(tmp_path):
     flipped = bytearray(whole)
     flipped[200] ^= 255
     (tmp_path / "flipped.npz").write_bytes(flipped)
-    np.save(tmp_path / "plain.npy", problem.patterns)
     np.savez(tmp_path / "objects.npz", patterns=np.array([None]), labels=np.ones(1))
-    for name in ("cut.npz", "flipped.npz", "plain.npy", "objects.npz", "missing.npz"):
+    for name in ("cut.npz", "flipped.npz", "objects.npz", "missing.npz"):
         with pytest.raises(McoverError, match=f"cannot read .*{name} as an .npz file"):
             load_problem(tmp_path / name)
     np.savez(tmp_path / "half.npz", patterns=problem.patterns)
     with pytest.raises(McoverError, match="needs 'patterns' and 'labels'"):
         load_problem(tmp_path / "half.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no patterns"),
+        ("a,b,c\n", "has no patterns"),
+        ("1\n-1\n", "has no patterns"),
+        ("1,1,1\n1,x,1\n", "line 2 of .* write 2 numbers and a label"),
+        ("1,1,1\n1,-1,1,1\n", "line 2 of .* write 2 numbers and a label"),
+        ("1,2,1\n1,-1,0\n", "patterns must be"),
+        ("1,-1,a\n1,-1,b\n1,1,c\n", "labels must have two values"),
+    ],
+)
+def test_tables_that_are_no_problem_are_refused(text, message, tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text(text)
+    with pytest.raises(McoverError, match=message):
+        load_problem(file)
+
+
+def test_arrays_that_are_no_problem_are_refused(tmp_path):
+    file = tmp_path / "data.npy"
+    for array in (np.ones(3), np.ones((3, 1)), np.array(1.0), np.ones((2, 2, 2))):
+        np.save(file, array)
+        with pytest.raises(McoverError, match=r"write one of shape \(P, N \+ 1\)"):
+            load_problem(file)
+    np.save(file, np.array([{}, None], dtype=object))
+    with pytest.raises(McoverError, match=r"cannot read .* as an \.npy file"):
+        load_problem(file)
+
+
+@pytest.mark.parametrize("name", ["zero.npz", "zero.npy", "zero.csv"])
+def test_devices_are_not_read(name, tmp_path):
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(McoverError, match="it is not a file"):
+        load_problem(tmp_path / name)
+
+
+def test_one_hidden_unit_is_a_perceptron(tmp_path):
+    np.savez(tmp_path / "a.npz", patterns=[[1, -1], [0, 1]], labels=["no", "yes"])
+    with pytest.raises(McoverError, match="patterns must be"):
+        load_problem(tmp_path / "a.npz")
+    np.save(tmp_path / "a.npy", [[True, False, True], [False, True, False]])
+    assert isinstance(load_problem(tmp_path / "a.npy"), Perceptron)
+    assert isinstance(load_problem(tmp_path / "a.npy", hidden=3), Committee)
 
 
 def test_files_that_unpack_to_more_than_memory_allows_are_refused(tmp_path, monkeypatch):
@@ -191,3 +239,30 @@ def test_files_that_unpack_to_more_than_memory_allows_are_refused(tmp_path, monk
 def test_bad_problems_are_refused(call, message):
     with pytest.raises(McoverError, match=message):
         call()
+
+
+def test_large_problems_are_computed_in_blocks(monkeypatch):
+    """The same numbers, whatever the size of a block."""
+    whole = teacher_student(31, 9.0, seed=0, hidden=3), teacher_student(20, 9.0, seed=0)
+    students = [np.random.default_rng(0).choice([-1, 1], (2, 2, one.sites)) for one in whole]
+    wanted = [(p.energy(w), p.training_errors(w)) for p, w in zip(whole, students, strict=True)]
+    columns = [pack_columns(one.gauged) for one in whole]
+    monkeypatch.setattr("mcover.annealing.problems._BLOCK", 7)
+    monkeypatch.setattr("mcover.annealing.states._PACKED_AT_A_TIME", 1000)
+    again = teacher_student(31, 9.0, seed=0, hidden=3), teacher_student(20, 9.0, seed=0)
+    for one, other, student, want, packed in zip(
+        whole, again, students, wanted, columns, strict=True
+    ):
+        np.testing.assert_array_equal(other.patterns, one.patterns)
+        np.testing.assert_array_equal(other.labels, one.labels)
+        np.testing.assert_allclose(other.energy(student), want[0], rtol=1e-12)
+        np.testing.assert_array_equal(other.training_errors(student), want[1])
+        np.testing.assert_array_equal(pack_columns(other.patterns, other.labels), packed)
+
+
+def test_a_problem_is_sent_without_what_can_be_made_again():
+    problem = teacher_student(31, 2.0, seed=0)
+    size = len(pickle.dumps(problem))
+    _ = problem.gauged
+    assert len(pickle.dumps(problem)) == size
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(problem)).gauged, problem.gauged)

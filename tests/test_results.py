@@ -20,7 +20,8 @@ def problem():
 
 @pytest.fixture(scope="module")
 def result(problem):
-    found = mcover.anneal(problem, MCover(3, bank=4), num_sweeps=200, num_reads=6, seed=2)
+    schedule = mcover.LinearSchedule(0.4, 0.01, 0.39 / 199)
+    found = mcover.anneal(problem, MCover(3, bank=4), schedule=schedule, num_reads=6, seed=2)
     assert 0 < found.solved.sum() < 6  # reads of both kinds
     return found
 

@@ -1,7 +1,9 @@
 """The state of a covered model: stacks, noise, routes, and what optimizers see of them."""
 
+import copy
 import time
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,7 +12,7 @@ from torch import nn  # noqa: E402
 
 import mcover  # noqa: E402
 from covering import RING, ROUTINGS, doubles, mlp  # noqa: E402
-from mcover import Directed, McoverError, lift  # noqa: E402
+from mcover import Directed, McoverError, Messages, lift  # noqa: E402
 from mcover.errors import McoverWarning  # noqa: E402
 from tiny_models import routed  # noqa: E402
 
@@ -160,3 +162,89 @@ def test_a_destination_outside_the_bank_is_refused_before_compiled_loops_read_it
     assert [len(slices) for slices in covered._slices(2)] == [3] * 4
     with pytest.raises(McoverError, match="destination"):
         covered._slices(which)
+
+
+class Scalars(nn.Module):
+    """A learnable temperature, as CLIP has, and one that covers share."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(6, 3)
+        self.scale, self.shift = (nn.Parameter(torch.tensor(v)) for v in (2.0, 0.5))
+
+    def forward(self, x):
+        return self.out(x) * self.scale + self.shift
+
+
+@pytest.mark.parametrize("max_norm", [0.1, 1e9])
+def test_clipping_takes_scalars_of_covers_and_those_they_share(max_norm):
+    base = Scalars().double()
+    covered = lift(base, 3, mcover.Identity(), "directed", select=["out", "scale"], seed=0)
+    covered(doubles(4, 6)).square().sum().backward()
+    shared = covered.net.shift.grad.clone()
+    models = []
+    for k in range(3):
+        model = copy.deepcopy(base)
+        for name, stack in covered.stacks().items():
+            model.get_parameter(name).grad = stack.grad[k].clone()
+        model.shift.grad = shared.clone()
+        models.append(model)
+    norms = [torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm) for model in models]
+    torch.testing.assert_close(covered.clip_grad_norm_(max_norm), torch.stack(norms))
+    for k, model in enumerate(models):
+        for name, stack in covered.stacks().items():
+            torch.testing.assert_close(stack.grad[k], model.get_parameter(name).grad)
+    least = min(model.shift.grad.abs() for model in models)
+    torch.testing.assert_close(covered.net.shift.grad.abs(), least)
+
+
+@pytest.mark.parametrize("draws", [1, 3, 7, 10, 24, 39])
+def test_a_checkpoint_does_not_depend_on_the_dtype_of_the_weights(draws):
+    single, double, half = (
+        lift(mlp().float(), 3, RING, Messages(draws=draws), seed=0).to(dtype)
+        for dtype in (torch.float32, torch.float64, torch.bfloat16)
+    )
+    fresh = lift(mlp().double(), 3, RING, Messages(draws=draws), seed=0)
+    models = [single, double, half]
+    for source in models:
+        for target in (*models, fresh):
+            target.load_state_dict(source.state_dict())
+    for name, mixer in fresh.mixers().items():  # as if they had been drawn in that dtype
+        for model in models:
+            assert torch.equal(model.mixers()[name], mixer.to(model.mixers()[name].dtype))
+    sums = double.mixers()["0"].sum(-1)
+    torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("draws", [10, 30])
+def test_mixers_have_the_dtype_of_their_own_layer(draws):
+    model = nn.Sequential(nn.Linear(6, 8).bfloat16(), nn.Linear(8, 3).double())
+    mixers = lift(model, 3, RING, Messages(draws=draws), seed=0).mixers()
+    assert [mixer.dtype for mixer in mixers.values()] == [torch.bfloat16, torch.float64]
+    sums = mixers["1"].sum(-1)
+    torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-15)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 6), nn.Linear(6, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.embed(ids))
+
+
+def test_tied_layers_that_mix_have_mixers_of_one_dtype():
+    covered = lift(Tied().double(), 3, RING, "messages", seed=0)
+    assert {mixer.dtype for mixer in covered.mixers().values()} == {torch.float64}
+    assert covered(torch.arange(4)).shape == (3, 4, 7)
+
+
+def test_slices_of_destinations_are_numbers_that_were_checked():
+    """Compiled loops read the bank without bounds checks."""
+    covered = lift(mlp(), 3, RING, Directed(bank=4), seed=0)
+    assert len(covered._slices(3)) == len(covered.stacks())
+    for which in (slice(0, 2), 4, -1, None, 1.0, True, np.arange(2), torch.tensor([1])):
+        with pytest.raises(McoverError, match="destination is"):
+            covered._slices(which)

@@ -97,7 +97,15 @@ def test_a_run_ends_with_the_first_sweep_that_has_a_solution(rule, hidden, n, en
 @pytest.mark.parametrize("rule", ["glauber", "metropolis"])
 def test_what_ends_early_is_solved(method, rule):
     easy = teacher_student(101, 0.3, seed=1)
-    result = anneal(easy, method, num_sweeps=400, rule=rule, num_reads=3, seed=2, stop_at_zero=True)
+    result = anneal(
+        easy,
+        method,
+        schedule=np.linspace(0.4, 0.01, 400),
+        rule=rule,
+        num_reads=3,
+        seed=2,
+        stop_at_zero=True,
+    )
     assert result.solved.all()
     assert (result.sweeps < 400).all()
     assert result.finished.all()

@@ -11,6 +11,7 @@ from reproduction.studies import (
     perceptrons,
     replicas,
     solution_times,
+    structured,
     when,
 )
 from reproduction.study import Study
@@ -31,6 +32,7 @@ STUDIES: dict[str, Study] = {
         perceptrons.VARIANTS,
         perceptrons.SWEEPS,
         solution_times.SOLUTION_TIMES,
+        structured.STRUCTURED,
         costs.COSTS,
         perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,

@@ -31,6 +31,7 @@ _NOISES = (0.03, 0.05, 0.07)
 _RATES = (0.2, 0.35, 0.5, 0.65)
 LIFT, BOTH, PLAIN = "directed lift", "directed lift and dropout", "plain"
 SHORT, VOTE = "plain, a quarter of the gradients", "ensemble of 4 (not one model)"
+EARLIER = "directed lift, noise 0.05"  # what earlier code chose
 ONE_COVER, APART = "routes without averaging: single covers", "averaging without routes"
 
 
@@ -66,6 +67,7 @@ def _lines(scale: Scale) -> dict[str, Mapping[str, Trial]]:
         "ensemble of 4, distilled": {f"T = {t:g}": distilled(t) for t in (1.0, 2.0, 3.0)},
         VOTE: {"": RepeatedTrial(changed(network), 4, "vote")},
         LIFT: lifted(),
+        EARLIER: {"": changed(network, method=directed(0.05))},
         BOTH: {
             f"noise {x}, dropout {p}": changed(network, method=directed(x), dropout=p)
             for x in (0.03, 0.05)
@@ -81,7 +83,7 @@ def _lines(scale: Scale) -> dict[str, Mapping[str, Trial]]:
 
 
 _ABLATIONS = (
-    *(ONE_COVER, APART, "redrawn every step", "never redrawn", "no noise"),
+    *(EARLIER, ONE_COVER, APART, "redrawn every step", "never redrawn", "no noise"),
     "independent starts",
 )
 _ALL = tuple(_lines("paper"))
@@ -106,14 +108,16 @@ LEAGUE = Study(
         "drops weights and biases of all layers, one mask a batch; a soup is the mean of branches "
         "that leave one trunk with batches of their own; the student's loss has 0.9 of the "
         "members' answers. The directed lift has M = 4, uniform routes that are redrawn every "
-        "epoch, and noise between covers of one start. Its parts, each with noise of its own "
-        "choice: single covers instead of their mean; the mean of covers that are not routed; "
+        "epoch, and noise between covers of one start; a line of its own has the noise that "
+        "earlier code chose. Its parts, each with noise of its own choice: single covers instead "
+        "of their mean; the mean of covers that are not routed; "
         "routes for one step, or for good (a bank of 8, visited in turn); covers without noise, "
         "which stay equal and make it plain SGD of 60 epochs; independent starts."
     ),
     cells=at_scales(_league, smoke=(_ALL, 2), quick=(_QUICK, 3), paper=(_ALL, 10)),
     contrasts=(
         (LIFT, *_RIVALS),
+        (EARLIER, PLAIN, "dropout", "SAM"),
         (BOTH, "dropout", LIFT),
         *((part, LIFT) for part in _ABLATIONS),
     ),

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import update_bn
 
 from mcover import McoverError, cover_loss
-from mcover.nn import binary
+from mcover.nn import Covered, binary
 from reproduction import committee
 from reproduction.data import Images, Labels
 from reproduction.training.fused import FusedGradient, Paths, paths
@@ -51,8 +51,12 @@ class Objective:
         """
         self.model.zero_grad()
         if is_covered(self.model):
-            run = cast(Any, self.model).each if each else self.model
-            loss = cover_loss(self.criterion, run(images), labels, each=each)
+            model, passes = cast(Any, self.model), self.width // self.covers
+            if isinstance(model, Covered) and model.is_directed and passes == 1:
+                loss = model.loss(self.criterion, images, labels, each=each)  # in less memory
+            else:
+                run = model.each if each else model
+                loss = cover_loss(self.criterion, run(images), labels, each=each, passes=passes)
         else:
             loss = self.criterion(self.model(images), labels)
         loss.backward()

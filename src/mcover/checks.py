@@ -10,6 +10,7 @@ import numbers
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 import numpy as np
@@ -267,7 +268,7 @@ def readable_bytes(count: float) -> str:
 def _range(least: float, most: float, above: float = -math.inf, below: float = math.inf) -> str:
     if math.isfinite(least) and math.isfinite(most):
         return f" from {least:g} to {most:g}"
-    limits = {"of at least": least, "of at most": most, "above": above, "below": below}
+    limits = {"of at least": least, "above": above, "of at most": most, "below": below}
     return " and".join(f" {word} {of:g}" for word, of in limits.items() if math.isfinite(of))
 
 
@@ -279,6 +280,13 @@ def check_writable(path: Any) -> Path:
     folder = target.parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise McoverError(f"cannot write {target}: {folder} is not a folder that can be written.")
+    try:
+        # Permissions alone do not tell: think of a read-only file system, or of /proc.
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise McoverError(
+            f"cannot write {target}: {folder} is not a folder that can be written ({why})."
+        ) from error
     return target

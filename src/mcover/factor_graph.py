@@ -41,6 +41,9 @@ class FactorGraph:
 
     Args:
         factors: :class:`~mcover.factor_graph.Factor` objects, or pairs ``(loss, variables)``.
+        domains: the values that :func:`mcover.anneal` may give to each variable: some values for
+            all of them, ``(-1, 1)`` by default, or a dict ``{variable: values}`` for those that
+            have others than ±1. The objectives take any values.
 
     An Ising triangle, its cover as an undirected graph again (``wiring="sym"``):
 
@@ -65,7 +68,9 @@ class FactorGraph:
     """
 
     def __init__(
-        self, factors: Iterable[Factor | tuple[Callable[..., Any], Sequence[int]]]
+        self,
+        factors: Iterable[Factor | tuple[Callable[..., Any], Sequence[int]]],
+        domains: Sequence[Any] | Mapping[int, Sequence[Any]] = (-1, 1),
     ) -> None:
         try:
             self.factors = tuple(
@@ -80,6 +85,14 @@ class FactorGraph:
         for index, factor in enumerate(self.factors):
             _check_factor(index, factor)
         self.variables = 1 + max(i for factor in self.factors for i in factor.variables)
+        self.domains = _domains(domains, self.variables)
+
+    def __repr__(self) -> str:
+        widest = max(len(factor.variables) for factor in self.factors)
+        return (
+            f"<FactorGraph: {len(self.factors)} factors of up to {widest} of {self.variables} "
+            "variables>"
+        )
 
     def objective(self, values: Sequence[Any]) -> Any:
         """The base objective L(w), for ``values`` indexed by variable."""
@@ -118,7 +131,7 @@ class FactorGraph:
         return GraphCover(self, covers, edges, routes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GraphCover:
     """A factor graph on M covers, for one realisation of the routes.
 
@@ -129,6 +142,9 @@ class GraphCover:
     covers: int
     destinations: Mapping[int, tuple[int, ...]]  # those retained of each factor
     routes: Mapping[tuple[int, int, int], Sequence[int]]  # ρ_{a→i,j} by (a, i, j)
+
+    def __repr__(self) -> str:
+        return f"<GraphCover: {self.covers} covers of {self.graph!r}, {len(self.routes)} routes>"
 
     def context(self, incidence: tuple[int, int], cover: int, values: Any) -> list[Any]:
         """What ℓ_{a→i}, the incidence (a, i), reads for w_i^(α): a value for each variable of a."""
@@ -153,6 +169,33 @@ class GraphCover:
         return total
 
 
+def _countable(values: Any) -> bool:
+    try:
+        return len(values) > 0
+    except TypeError:
+        return False
+
+
+def _domains(domains: Any, variables: int) -> tuple[tuple[Any, ...], ...]:
+    """The values of each variable as tuples."""
+    given = domains if isinstance(domains, Mapping) else dict.fromkeys(range(variables), domains)
+    for variable, values in given.items():
+        checks.check_int("a variable of domains", variable, 0, variables - 1)
+        if isinstance(values, str) or not _countable(values) or _repeats(values):
+            raise McoverError(
+                f"the domain of variable {variable} is {checks.shown(values)}; write its values, "
+                "each once, such as (-1, 1) or range(3)."
+            )
+    return tuple(tuple(given.get(variable, (-1, 1))) for variable in range(variables))
+
+
+def _repeats(values: Any) -> bool:
+    try:
+        return len(set(values)) < len(values)
+    except TypeError:  # values that cannot be told apart by hash, such as lists
+        return True
+
+
 def lift_bank(graph: FactorGraph, bank: Bank) -> GraphCover:
     """The M-cover of a graph restricted to a bank's destinations, its routes shared by all factors.
 
@@ -171,7 +214,7 @@ def lift_bank(graph: FactorGraph, bank: Bank) -> GraphCover:
     if lost:
         raise McoverError(
             f"no destination of the bank is in factor {lost[0]} (and {len(lost) - 1} more), so "
-            "they would drop out of the objective; draw a larger bank."
+            "they would drop out of the objective; draw a larger bank, or anneal with bank=None."
         )
     keys = [(a, i, j) for a in of for i in kept[a] for j in of[a] if j != i]
     routes = {(a, i, j): bank.routes[slot[i], j] for a, i, j in keys}

@@ -1,17 +1,18 @@
 """Covers in Lightning: the covers train; validation, tests and predictions use the collapse.
 
 A ``Trainer`` trains any ``LightningModule``, so covers need no module of their own: lift the
-network inside yours and train it with :func:`mcover.cover_loss`. With the callback, every other
-step sees the collapse, one ordinary network. ::
+network inside yours and train it with ``self.net.loss``, in the memory of one network (or with
+:func:`mcover.cover_loss`, where covers meet). With the callback, every other step sees the
+collapse, one ordinary network. ::
 
     class Digits(lightning.LightningModule):
         def __init__(self, net):
             super().__init__()
-            self.net = mcover.lift(net, covers=5, topology=mcover.GaussianRing(1.5, shift=2))
+            self.net = mcover.lift(net, covers=4)
 
         def training_step(self, batch, index):
             x, y = batch
-            return mcover.cover_loss(F.cross_entropy, self.net(x), y)  # (covers, batch, classes)
+            return self.net.loss(F.cross_entropy, x, y)  # the sum over covers
 
         def validation_step(self, batch, index):
             x, y = batch

@@ -113,7 +113,7 @@ def _from_union(members: tuple[Any, ...], plain: Any, name: str) -> Any:
         return None
     if isinstance(plain, Mapping):
         members = tuple(one for one in members if is_dataclass(one))
-        named = [one for one in members if plain.get("kind") in _kinds(one)]
+        named = [one for one in members if _kind_of(plain) in _kinds(one)]
         members = tuple(named) or members
     for member in members[:-1]:
         try:
@@ -133,7 +133,7 @@ def _from_fields(base: Any, plain: Any, name: str) -> Any:
             f"{name} is {checks.shown(plain)}; write a table of the fields of {base.__name__}."
         )
     kinds = _kinds(base)
-    if kinds and plain.get("kind") not in kinds:
+    if kinds and _kind_of(plain) not in kinds:
         raise McoverError(
             f"{name} is of kind {checks.shown(plain.get('kind'))}; write one of {sorted(kinds)}."
         )
@@ -158,12 +158,21 @@ def _from_scalar(annotation: Any, plain: Any, name: str) -> Any:
     is_bool = isinstance(plain, bool)
     if annotation is float and not is_bool:
         if isinstance(plain, int | float) or plain in ("inf", "-inf"):
-            return float(plain)
+            try:
+                return float(plain)
+            except OverflowError:
+                raise McoverError(f"{name} is too large for a number; write a float.") from None
     elif annotation is Any or (is_bool == (annotation is bool) and isinstance(plain, annotation)):
         return plain
     raise McoverError(
         f"{name} is {checks.shown(plain)}; write {getattr(annotation, '__name__', annotation)}."
     )
+
+
+def _kind_of(plain: Mapping[str, Any]) -> str:
+    """The kind that a table names; none if it is no text, as in a damaged file."""
+    kind = plain.get("kind")
+    return kind if isinstance(kind, str) else ""
 
 
 def _default(field: Any) -> Any:

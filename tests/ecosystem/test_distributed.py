@@ -29,13 +29,14 @@ ROUTINGS = {
     "exact": Messages(mixer="exact"),
     "streams": Messages(**BLOCKS, streams=2),
     "directed": Directed(bank=3, destinations=2, redraw_every=2),
+    "by cover": Directed(bank=3, destinations=2, redraw_every=2),
     "units": Directed(granularity="unit"),
     "all destinations": Directed(bank=3, destinations=None),
 }
 SHARED = {"mlp": "[!m]*", "conv": ["*o*"], "transformer": ["attention", "feed"]}
 # Kind, routing, layout, and what to lift: everything, or a part.
 CASES = [(kind, routing, "auto", None) for kind in KINDS for routing in ROUTINGS]
-CASES += [(kind, "directed", "whole", None) for kind in KINDS]
+CASES += [(kind, how, "whole", None) for kind in KINDS for how in ("directed", "by cover")]
 CASES += [(kind, how, "auto", SHARED[kind]) for kind in KINDS for how in ("messages", "directed")]
 
 
@@ -50,7 +51,8 @@ def spread_out(cases: Any, covers: int, cover_ranks: int) -> list[Any]:
         model: Any = part
         if places > 1:
             model = DistributedDataParallel(part, process_group=mesh.get_group("data"))
-        losses, grads = train(model, part, kind, place=place, places=places)
+        given = {"place": place, "places": places, "by_cover": routing == "by cover"}
+        losses, grads = train(model, part, kind, **given)
         for name, value in part.net.named_parameters():
             if name in part.lifted and len(value) < covers:
                 grads[name] = torch.stack(part.exchange.all_gather(grads[name].unbind()))
@@ -309,3 +311,108 @@ def test_torchrun_starts_the_example(tmp_path):
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.rsplit(maxsplit=1)[-1]) < 0.2, done.stdout
     assert torch.load(tmp_path / "net.pt", weights_only=True)
+
+
+def saving_without_one(folder: str) -> Any:
+    """Rank 1 dies before the others save."""
+    mesh = distributed.start(timeout=5)
+    part = distributed.spread(lifted("mlp", "directed"), mesh)
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    distributed.save(part, folder)
+    return "it went on"
+
+
+def test_a_checkpoint_that_one_rank_does_not_write_ends_the_others(tmp_path):
+    answers = run(2, saving_without_one, str(tmp_path / "a"))
+    assert isinstance(answers[1], DiedError)
+    with pytest.raises(McoverError, match="could not be written"):
+        raise answers[0]
+
+
+def saving_where_no_file_can_be(folder: str) -> Any:
+    mesh = distributed.start(timeout=20)
+    part = distributed.spread(lifted("mlp", "directed"), mesh)
+    if dist.get_rank() == 1:  # as a disk that is full, on one rank
+        folder = str(Path(folder, "file", "below"))
+    distributed.save(part, folder)
+    return "it went on"
+
+
+def test_a_checkpoint_that_cannot_be_written_is_refused_on_all_ranks(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for error in run(2, saving_where_no_file_can_be, str(tmp_path)):
+        with pytest.raises(McoverError, match=r"could not be written: rank 1.*Not a directory"):
+            raise error
+
+
+def test_a_checkpoint_that_does_not_fit_or_is_damaged_is_refused(tmp_path):
+    covered = lifted("mlp", "directed")
+    distributed.save(covered, tmp_path / "a", sgd(covered))
+    for model, optimizer in (
+        (lifted("conv", "directed"), None),
+        (covered, torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], 0.1)),
+        (lifted("mlp", "messages"), None),  # routes that its seed does not draw
+    ):
+        with pytest.raises(McoverError):
+            distributed.load(model, tmp_path / "a", optimizer)
+    (tmp_path / "a" / ".metadata").write_bytes(b"damaged")
+    with pytest.raises(McoverError, match="could not be read"):
+        distributed.load(covered, tmp_path / "a")
+    (tmp_path / "b").write_bytes(b"")
+    with pytest.raises(McoverError, match="is a file"):
+        distributed.save(covered, tmp_path / "b")
+
+
+POOL = [
+    None, float("nan"), float("inf"), -1, 0, 3, 1.9, 1e308, 10**30, True, b"\xff", "", [], {}, len,
+    int, object(), torch.zeros(2), torch.nn.Linear(2, 2),
+]  # fmt: skip
+
+
+def test_malformed_calls_are_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANK", raising=False)
+    covered = lifted("mlp", "directed")
+    distributed.save(covered, tmp_path / "a")
+    # A function, arguments that work, and which values of the pool are valid.
+    calls: list[tuple[Any, dict[str, Any], Any]] = [
+        (distributed.start, {"cover_ranks": None, "timeout": 9.0}, nothing),
+        (distributed.check, {"covered": covered, "mesh": None}, nothing),
+        (distributed.spread, {"covered": covered, "mesh": None, "layout": "auto"}, nothing),
+        (distributed.save, {"model": covered, "folder": "a"}, nothing),
+        (distributed.save, {"optimizer": None}, lambda value: value is None),
+        (distributed.load, {"model": covered, "folder": "a"}, nothing),
+        (distributed.load, {"optimizer": None}, lambda value: value is None),
+        (distributed.beside_covers, {"ranks": 2}, lambda value: value is POOL[5]),
+        (distributed.traffic, {"covered": covered, "ranks": 2}, nothing),
+    ]
+    rest = {"model": covered, "folder": "a"}
+    for function, given, is_valid in calls:
+        given = (rest | given) if "optimizer" in given else given
+        for name in ["optimizer"] if "optimizer" in given else given:
+            for value in POOL:
+                if not is_valid(value):
+                    with pytest.raises(McoverError):
+                        function(**given | {name: value})
+
+
+def nothing(value: Any) -> bool:
+    return False
+
+
+def malformed_starts() -> Any:
+    """Each is refused on both ranks, and the ranks stay together."""
+    seen = []
+    for wrong in (0, 1.5, "two", [], 3, object):
+        try:
+            distributed.start(wrong if dist.get_rank() else None, timeout=20)
+        except McoverError as error:
+            seen.append(str(error))
+    return seen
+
+
+def test_a_malformed_number_of_ranks_is_refused_on_all_of_them():
+    for seen in run(2, malformed_starts):
+        assert len(seen) == 6
+        assert all("rank 1: cover_ranks is" in text for text in seen)

@@ -446,6 +446,63 @@ def test_accelerate_by_hand(precision, tmp_path):
     same(parameters(again), parameters(covered.collapse()))
 
 
+class Scaled(torch.nn.Module):
+    """A model of one's own: the root holds lifted parameters, one of them a scalar."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+        self.out = torch.nn.Parameter(torch.ones(4, 3))
+        self.logit_scale = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x, labels=None):
+        logits = self.inner(x) @ self.out * self.logit_scale
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_parameters_of_the_root_and_scalars_are_trained_with_default_arguments(routing, tmp_path):
+    rows = [{"x": [float(k == i) for k in range(4)], "labels": i % 3} for i in range(4)] * 2
+    base = Scaled()
+    covered = mcover.lift(base, 3, mcover.Uniform(), ROUTINGS[routing], seed=0)
+    before = covered.net.logit_scale.detach().clone()
+    trainer = CoverTrainer(covered, arguments(tmp_path, max_steps=2), train_dataset=rows)
+    plain = transformers.Trainer(base, arguments(tmp_path), train_dataset=rows)
+    assert trainer.model_accepts_loss_kwargs == plain.model_accepts_loss_kwargs
+    trainer._set_signature_columns_if_needed()
+    plain._set_signature_columns_if_needed()
+    assert trainer._signature_columns == plain._signature_columns
+    trainer.train()
+    assert not torch.equal(covered.net.logit_scale, before)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_accelerate_runs_the_loss_cover_by_cover(steps):
+    """Accumulation and bfloat16 are those of ``cover_loss``."""
+    batches = [(torch.randn(4, 6), torch.arange(4) % 3) for _ in range(4)]
+    models = [mcover.lift(torch.nn.Linear(6, 3), 3, mcover.Uniform(), "directed", seed=0)]
+    models.append(mcover.lift(torch.nn.Linear(6, 3), 3, mcover.Uniform(), "directed", seed=0))
+    models[1].load_state_dict(models[0].state_dict())
+    for precision in ("no", "bf16"):
+        for number, covered in enumerate(models):
+            AcceleratorState._reset_state(reset_partial_state=True)
+            accelerator = Accelerator(
+                cpu=True, mixed_precision=precision, gradient_accumulation_steps=steps
+            )
+            optimizer = torch.optim.SGD(covered.parameters(), 0.1)
+            wrapped, optimizer = accelerator.prepare(covered, optimizer)
+            for x, y in batches:
+                with accelerator.accumulate(wrapped):
+                    if number:
+                        loss = covered.loss(F.cross_entropy, x, y, through=wrapped)
+                    else:
+                        loss = mcover.cover_loss(F.cross_entropy, wrapped(x), y)
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+        same(models[0].state_dict(), models[1].state_dict())
+
+
 def test_the_plain_trainer_names_the_one_for_covers(tmp_path):
     covered = lifted("bert", routing="directed")
     plain = transformers.Trainer(covered, arguments(tmp_path), train_dataset=examples("bert"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing import assert_close
 from training import KINDS, alone, assert_same, lifted, sgd, train
 
+import mcover
 from mcover import Directed, McoverError, Messages, distributed
 
 ROUTINGS = {
     "messages": Messages(blocks=2, block_channels=1, redraw_every=1),
     "directed": Directed(bank=3, redraw_every=2),
+    "by cover": Directed(bank=3, redraw_every=2),
 }
 
 
@@ -110,7 +114,8 @@ def all_wrapped(cases: Any) -> list[Any]:
     for case in cases:
         model, covered = wrapped(*case)
         place, places = dist.get_rank(), dist.get_world_size()
-        losses, grads = train(model, covered, case[1], place=place, places=places, clip=False)
+        given = {"place": place, "places": places, "by_cover": case[2] == "by cover"}
+        losses, grads = train(model, covered, case[1], clip=False, **given)
         mean = torch.stack(losses)
         dist.all_reduce(mean)
         stacks = [p for n, p in covered.net.named_parameters() if n in covered.lifted]
@@ -207,3 +212,31 @@ def test_ranks_that_drew_their_own_seeds_are_told():
     for error in run(2, check_seeds):
         assert isinstance(error, McoverError)
         assert "give lift the same seed" in str(error)
+
+
+def accumulated_without_synchronisation() -> Any:
+    """Gradients of two batches: the first of each rank alone, the second reduced with it."""
+    seen = []
+    for by_cover in (False, True):
+        model, covered = wrapped("ddp", "mlp", "directed")
+        for number in range(2):
+            x, y = (
+                torch.ones(4, 7).double() * (number + dist.get_rank()),
+                torch.zeros(4, 3).double(),
+            )
+            with model.no_sync() if number == 0 else contextlib.nullcontext():
+                if by_cover:
+                    loss = covered.loss(F.mse_loss, x, y, through=model)
+                else:
+                    loss = mcover.cover_loss(F.mse_loss, model(x), y)
+                loss.backward()
+            seen.append([p.grad.clone() for p in covered.parameters()])
+    return seen
+
+
+def test_ddp_synchronises_the_loss_cover_by_cover_when_it_is_asked_to():
+    first, second = run(2, accumulated_without_synchronisation)
+    for rank in (first, second):
+        assert_close(rank[2:], rank[:2])
+    assert not torch.equal(first[2][0], second[2][0])
+    assert_close(first[3], second[3])

@@ -55,6 +55,7 @@ def train(
     place: int = 0,
     places: int = 1,
     clip: bool = True,
+    by_cover: bool = False,
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Losses of each step, and the gradients of the first, on one of several parts of a batch."""
     optimizer = optimizer or sgd(model)
@@ -62,7 +63,10 @@ def train(
     for x, y in batches(kind):
         x, y = (t.chunk(places)[place] for t in (x, y))
         optimizer.zero_grad()
-        loss = mcover.cover_loss(F.mse_loss, model(x), y)
+        if by_cover:
+            loss = covered.loss(F.mse_loss, x, y, through=model)
+        else:
+            loss = mcover.cover_loss(F.mse_loss, model(x), y)
         loss.backward()
         if not grads:
             grads = {name: p.grad.clone() for name, p in covered.net.named_parameters()}

@@ -11,6 +11,7 @@ from mcover.plain import from_plain
 from reproduction import amp, data, pages, sweeps
 from reproduction.pages import RESULTS, check_pages
 from reproduction.perceptron import MessagePassingTrial, PerceptronTrial
+from reproduction.planted import PlantedTrial
 from reproduction.rows import KINDS, by_key, read_csv, trial_id
 from reproduction.studies import STUDIES, find_study
 from reproduction.studies.costs import CostTrial
@@ -39,12 +40,13 @@ COUNTS = {
     "perceptron-variants": {"perceptron": 1400, "message-passing": 300},
     "sweeps-per-temperature": {"perceptron": 700},
     "time-to-solution": {"perceptron": 12320, "message-passing": 4080},
+    "structured": {"planted": 6078},
     "costs": {"cost": 240},
     "equal-budget": {"perceptron": 500, "network": 70, "repeated": 20},
     "low-data": {"network": 227},
     "low-data-conv": {"network": 118},
     "when": {"network": 2556},
-    "league": {"network": 295, "cover": 19, "distilled": 19, "repeated": 10},
+    "league": {"network": 305, "cover": 19, "distilled": 19, "repeated": 10},
     "binary-networks": {"binary-network": 320},
 }
 
@@ -113,7 +115,7 @@ CLASSES = {
     one.kind: one
     for one in (
         *(PerceptronTrial, MessagePassingTrial, NetworkTrial, RepeatedTrial, CommitteeTrial),
-        *(CostTrial, CoverTrial, DistilledTrial, BinaryTrial),
+        *(CostTrial, CoverTrial, DistilledTrial, BinaryTrial, PlantedTrial),
     )
 }  # fmt: skip
 

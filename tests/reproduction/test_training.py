@@ -113,6 +113,8 @@ def test_covers_that_do_not_mix_train_as_independent_modules(digits):
 
 def test_streams_along_the_batch_count_as_one_cover(digits):
     class Streams(Stack):
+        passes = 2
+
         def forward(self, x):
             return torch.cat([super().forward(x), super().forward(x)], dim=1)
 

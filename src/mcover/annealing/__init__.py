@@ -4,6 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mcover.annealing.annealer import anneal as anneal
+from mcover.annealing.graphs import Assignment as Assignment
+from mcover.annealing.graphs import GraphResult as GraphResult
+from mcover.annealing.loading import load_problem as load_problem
 from mcover.annealing.options import PAPER as PAPER
 from mcover.annealing.options import RSA as RSA
 from mcover.annealing.options import AnnealOptions as AnnealOptions
@@ -15,7 +18,6 @@ from mcover.annealing.problems import Committee as Committee
 from mcover.annealing.problems import Perceptron as Perceptron
 from mcover.annealing.problems import Problem as Problem
 from mcover.annealing.problems import Ties as Ties
-from mcover.annealing.problems import load_problem as load_problem
 from mcover.annealing.problems import teacher_student as teacher_student
 from mcover.annealing.reads import AnnealStatus as AnnealStatus
 from mcover.annealing.result import AnnealResult as AnnealResult

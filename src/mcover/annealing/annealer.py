@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
 from mcover.annealing.chunks import anneal_on
+from mcover.annealing.graphs import METHOD, GraphReads, GraphResult
 from mcover.annealing.options import (
     AnnealOptions,
     Energy,
@@ -32,11 +34,12 @@ from mcover.annealing.schedules import (
 )
 from mcover.annealing.tasks import check_executor
 from mcover.errors import McoverError, McoverWarning
+from mcover.factor_graph import FactorGraph
 from mcover.seeds import Seed, seed_sequence
 
 
 def anneal(
-    problem: Problem | ArrayLike,
+    problem: Problem | FactorGraph | ArrayLike,
     labels: ArrayLike | Method | None = None,
     method: Method | None = None,
     *,
@@ -56,7 +59,7 @@ def anneal(
     progress: bool | Callable[[AnnealStatus], None] = False,
     workers: int | None = None,
     executor: Executor | None = None,
-) -> AnnealResult:
+) -> Any:
     """Anneals ±1 weights of a perceptron or a committee machine, ``anneal(X, y)``.
 
     The defaults are what our own study found best; the paper's settings are
@@ -65,7 +68,9 @@ def anneal(
     Args:
         problem: patterns (P, N) of two values, ±1, 0 and 1 or bool; or a
             :func:`~mcover.teacher_student`, :class:`~mcover.Perceptron` or
-            :class:`~mcover.Committee`, after which the method may come second.
+            :class:`~mcover.Committee`, after which the method may come second. A
+            :class:`~mcover.FactorGraph` is annealed over its ``domains`` and returns a
+            :class:`~mcover.annealing.GraphResult`.
         labels: of patterns, (P,), any two values; the second in order is +1.
         method: :class:`~mcover.MCover`, :class:`~mcover.RSA` or :class:`~mcover.Vanilla`.
         hidden: hidden units K of patterns; 1, a perceptron, by default.
@@ -95,6 +100,10 @@ def anneal(
             Dask's ``client.get_executor()``. Reads go out in chunks, four for each of ``workers``;
             what a killed worker lost runs again.
 
+    Returns:
+        An :class:`~mcover.annealing.AnnealResult`, or a :class:`~mcover.annealing.GraphResult` for
+        a factor graph.
+
     >>> import mcover
     >>> problem = mcover.teacher_student(51, alpha=3.0, seed=0)
     >>> result = mcover.anneal(problem, mcover.MCover(covers=3), num_sweeps=20, num_reads=4, seed=0)
@@ -105,9 +114,13 @@ def anneal(
         if method is not None:
             raise McoverError(f"two methods were given, {labels!r} and {method!r}; write one.")
         labels, method = None, labels
-    problem = problem_of(problem, labels, hidden)
+    graph = problem if isinstance(problem, FactorGraph) else None
+    if graph is not None and (labels is not None or hidden is not None):
+        raise McoverError("a factor graph has no labels and no hidden units; leave them out.")
+    data: Any = graph if graph is not None else problem_of(problem, labels, hidden)
     schedule = schedule_of(schedule, num_sweeps)
-    method = AnnealOptions.method if method is None else method
+    if method is None:
+        method = AnnealOptions.method if graph is None else METHOD
     options = AnnealOptions(method, schedule, rule, energy, order, stop_at_zero, improvement)
     if rule == "descent":
         if not isinstance(schedule, AutoSchedule):
@@ -122,24 +135,29 @@ def anneal(
     if not isinstance(progress, bool):
         checks.check_callable("progress", progress, "True, False or a function of an AnnealStatus")
     executor = check_executor(executor)
-    starts = _starts(initial_states, num_reads, method.covers, problem.sites)
-    _check_memory(problem, options, num_reads, record, min(threads, num_reads))
+    if graph is not None and executor is not None:
+        raise McoverError("a factor graph is annealed on threads; leave executor out.")
     seeds = seed_sequence(seed).spawn(num_reads)
+    if graph is None:
+        starts = _starts(initial_states, num_reads, method.covers, data.sites)
+        _check_memory(data, options, num_reads, record, min(threads, num_reads))
 
-    def start(show: Callable[[AnnealStatus], None] | None) -> AnnealResult:
+    def start(show: Callable[[AnnealStatus], None] | None) -> AnnealResult | GraphResult:
+        if graph is not None:
+            points_of = partial(_record_points, record)
+            reads = GraphReads(graph, options, seeds, initial_states, points_of, threads)
+            return reads.all(interrupt, show)
         from mcover.annealing.states import compile_kernels, pack_columns
         from mcover.annealing.temperatures import resolve
 
         compile_kernels(rule)
-        columns = pack_columns(problem.gauged)
-        known = resolve(options, problem, columns)
+        columns = pack_columns(data.patterns, data.labels)
+        known = resolve(options, data, columns)
         points = _record_points(record, known)
         if executor is not None:
-            run = problem, known, seeds, starts, points, columns, workers, interrupt, show
+            run = data, known, seeds, starts, points, columns, workers, interrupt, show
             return anneal_on(executor, *run)
-        return LocalReads(problem, known, seeds, starts, points, threads, columns).all(
-            interrupt, show
-        )
+        return LocalReads(data, known, seeds, starts, points, threads, columns).all(interrupt, show)
 
     if progress is not True:
         return start(progress or None)

@@ -10,15 +10,13 @@ vote, possible with K even, is an error.
 """
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
-from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
-from mcover.errors import McoverError, TooLargeError
+from mcover.errors import McoverError
 from mcover.seeds import Seed, streams
 
 Signs = NDArray[np.int8]
@@ -28,6 +26,7 @@ Ties = Literal["redraw", "plus"]
 _REDRAWS = 500
 _TEST_PATTERNS = 20_000
 _TEST_SEED = 0x7E57
+_BLOCK = 4096  # patterns that are floats at a time
 
 
 class Problem:
@@ -60,6 +59,10 @@ class Problem:
 
     def __str__(self) -> str:
         return repr(self).strip("<>")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be made again: a problem is sent to other processes."""
+        return {name: of for name, of in vars(self).items() if name not in ("gauged", "_tests")}
 
     @cached_property
     def gauged(self) -> Signs:
@@ -246,34 +249,6 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
     return np.array(array, dtype=np.int8, order="C")
 
 
-def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name; never pickled objects, nor more than memory allows."""
-    path = checks.check_path("path", path)
-    try:
-        if not Path(path).is_file():  # a device or a pipe might have no end
-            raise McoverError(
-                "it is not a file" if Path(path).exists() else "there is no such file"
-            )
-        with ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        checks.check_memory(size, f"{path}", "split the file")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except TooLargeError:
-        raise
-    except Exception as error:  # damaged files raise anything
-        raise McoverError(f"cannot read {path} as an .npz file: {error}.") from error
-
-
-def load_problem(path: str | Path, hidden: int = 1) -> Problem:
-    """A problem from an .npz file of ±1 arrays: ``patterns``, ``labels``, perhaps ``teacher``."""
-    arrays = read_arrays(path)
-    if not {"patterns", "labels"} <= set(arrays):
-        needed = "it needs 'patterns' and 'labels': np.savez(path, patterns=..., labels=...)"
-        raise McoverError(f"{path} holds the arrays {sorted(arrays)}; {needed}.")
-    return Committee(arrays["patterns"], arrays["labels"], hidden, arrays.get("teacher"))
-
-
 def _labelled(
     count: int, teacher: Signs, hidden: int, rng: np.random.Generator, ties: Ties = "redraw"
 ) -> tuple[Signs, Signs]:
@@ -282,12 +257,12 @@ def _labelled(
     units = teacher.reshape(hidden, inputs).astype(np.float32)
     patterns = random_signs(rng, (count, inputs))
     if ties == "plus":
-        votes = np.where(patterns.astype(np.float32) @ units.T >= 0, 1, -1).sum(axis=1)
+        votes = np.where(_products(patterns, units) >= 0, 1, -1).sum(axis=1)
         return patterns, np.where(votes >= 0, 1, -1).astype(np.int8)
     labels = np.zeros(count, dtype=np.int8)
     for _ in range(_REDRAWS):
         undecided = np.flatnonzero(labels == 0)
-        fields = patterns[undecided].astype(np.float32) @ units.T
+        fields = _products(patterns, units, undecided)
         votes = np.sign(fields).sum(axis=1)
         votes[np.any(fields == 0, axis=1)] = 0
         labels[undecided] = np.sign(votes)
@@ -301,10 +276,27 @@ def _labelled(
     )
 
 
+def _products(patterns: Signs, units: NDArray[Any], rows: NDArray[Any] | None = None) -> Any:
+    """patterns @ units.T in the type of the units, a block of patterns at a time.
+
+    As floats, all patterns at once would take eight times their memory.
+    """
+    count = len(patterns) if rows is None else len(rows)
+    parts = []
+    for begin in range(0, max(count, 1), _BLOCK):
+        block = slice(begin, begin + _BLOCK)
+        part = patterns[block] if rows is None else patterns[rows[block]]
+        parts.append(part.astype(units.dtype) @ units.T)
+    return np.concatenate(parts)
+
+
 def _fields(gauged: Signs, students: NDArray[np.float64], hidden: int) -> NDArray[np.float64]:
     """Gauged fields of the hidden units, shape (..., K·N) → (..., K, P)."""
     units = students.reshape(*students.shape[:-1], hidden, -1)
-    return np.asarray(units @ gauged.T.astype(np.float64))
+    if len(gauged) <= _BLOCK:
+        return np.asarray(units @ gauged.T.astype(np.float64))
+    flat = _products(gauged, units.reshape(-1, units.shape[-1]))
+    return np.asarray(flat.T.reshape(*units.shape[:-1], len(gauged)))
 
 
 def _is_right(gauged: Signs, students: NDArray[np.float64], hidden: int) -> NDArray[np.bool_]:

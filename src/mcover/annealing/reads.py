@@ -45,6 +45,40 @@ class AnnealStatus:
         return f"T {self.temperature:.3g} {moves} {done}"
 
 
+def listen(
+    threads: int,
+    read: Callable[[int, SeedSequence, threading.Event], None],
+    tasks: Sequence[tuple[int, SeedSequence]],
+    interrupt: Callable[[], bool] | None,
+    show: Callable[[], None] | None,
+) -> bool:
+    """Runs reads on threads while the caller's thread listens; returns whether it was interrupted.
+
+    Each read looks at the event, and ends with what it has once that is set.
+    """
+    halt = threading.Event()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            running: set[Future[None]] = {pool.submit(read, *task, halt) for task in tasks}
+            while running and not halt.is_set():
+                finished, running = wait(running, _POLL_SECONDS, return_when=FIRST_EXCEPTION)
+                for future in finished:
+                    future.result()
+                if show is not None:
+                    show()
+                if interrupt is not None and running and interrupt():
+                    halt.set()
+        except KeyboardInterrupt:
+            halt.set()
+        except BaseException:
+            halt.set()
+            raise
+        finally:
+            if halt.is_set():
+                pool.shutdown(wait=True, cancel_futures=True)
+    return halt.is_set()
+
+
 class LocalReads:
     """What the threads share: the problem, and for each read a row in every array."""
 
@@ -82,30 +116,10 @@ class LocalReads:
         progress: Callable[[AnnealStatus], None] | None,
     ) -> AnnealResult:
         """Runs all reads on threads while the caller's thread listens."""
-        halt = threading.Event()
         begin = time.perf_counter()
-        with ThreadPoolExecutor(self.threads) as pool:
-            try:
-                running: set[Future[None]] = {
-                    pool.submit(self.read, read, seed, halt) for read, seed in enumerate(self.seeds)
-                }
-                while running and not halt.is_set():
-                    finished, running = wait(running, _POLL_SECONDS, return_when=FIRST_EXCEPTION)
-                    for future in finished:
-                        future.result()
-                    if progress is not None:
-                        progress(self.status(begin))
-                    if interrupt is not None and running and interrupt():
-                        halt.set()
-            except KeyboardInterrupt:
-                halt.set()
-            except BaseException:
-                halt.set()
-                raise
-            finally:
-                if halt.is_set():
-                    pool.shutdown(wait=True, cancel_futures=True)
-        return self.result(interrupted=halt.is_set())
+        show = None if progress is None else lambda: progress(self.status(begin))
+        tasks = list(enumerate(self.seeds))
+        return self.result(interrupted=listen(self.threads, self.read, tasks, interrupt, show))
 
     def read(self, read: int, seed: SeedSequence, halt: threading.Event) -> None:
         """Anneals one read; looks at ``halt`` between slices of about a tenth of a second."""

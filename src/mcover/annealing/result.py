@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks, statistics
+from mcover.annealing.loading import read_arrays
 from mcover.annealing.options import AnnealOptions
-from mcover.annealing.problems import Signs, read_arrays
+from mcover.annealing.problems import Signs
 from mcover.annealing.trajectory import Trajectory
 from mcover.errors import McoverError
 from mcover.files import write_atomic
@@ -230,7 +231,7 @@ class AnnealResult:
         done = self.finished
         if not done.any():
             raise McoverError("no read was finished; the trajectory and the weights are there.")
-        title = f"{self._method()}, {_reads(int(np.count_nonzero(done)))}"
+        title = f"{self._method()}, {reads_text(int(np.count_nonzero(done)))}"
         with_teacher = bool(np.all(np.isfinite(self.overlap)))
 
         def mean(values: NDArray[Any]) -> Estimate:
@@ -258,7 +259,7 @@ class AnnealResult:
 
         name, known = self._method(), bool(np.all(np.isfinite(self.generalization_error)))
         outcomes = {name: self.generalization_error} if known else None
-        title = f"{name}, {_reads(len(self))}" if title is None else title
+        title = f"{name}, {reads_text(len(self))}" if title is None else title
         return annealing_figure({name: self.trajectory}, title, outcomes)
 
     def __repr__(self) -> str:
@@ -334,7 +335,7 @@ _ABOUT = ("trajectory", "options", "patterns", "interrupted")
 _ARRAYS = [field.name for field in fields(AnnealResult) if field.name not in _ABOUT]
 
 
-def _reads(count: int) -> str:
+def reads_text(count: int) -> str:
     return f"{count} read" + "s" * int(count > 1)
 
 

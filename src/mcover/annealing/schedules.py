@@ -102,7 +102,7 @@ class AutoSchedule(Tagged, kind="auto"):
     patterns, so the useful range grows with their number and depends on their structure: T₀ is 0.4
     for random ones at α = 1.5, 1.3 for pixels of images at α = 6, 17 for a committee machine at
     α = 40. It is measured once, on the problem alone, and does not depend on the seed of the run.
-    A result has the :class:`LinearSchedule` that it came to.
+    A result has the :class:`~mcover.LinearSchedule` that it came to.
     """
 
     sweeps: int = 500

@@ -65,7 +65,7 @@ class Solution:
 
     @cached_property
     def packed(self) -> NDArray[np.uint64]:
-        """The weights as bits, (bits, K, words): plane b counts 2^b times."""
+        """The weights as bits, of shape (bits, K, words). Plane b counts 2^b times."""
         from mcover.annealing.packed import pack_signs
 
         planes = bit_planes(self.weights, self.bits).reshape(self.bits * self.hidden, -1)

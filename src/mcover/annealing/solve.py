@@ -159,7 +159,7 @@ class _Search:
 
         show()
         compile_kernels()
-        self.columns = pack_columns(self.problem.gauged)
+        self.columns = pack_columns(self.problem.patterns, self.problem.labels)
         self.hot = freezing_temperature(self.columns, self.size, "linear")
         self.deadline.start()
         threads = checks.cpus() if workers is None else workers

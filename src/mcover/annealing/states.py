@@ -29,6 +29,8 @@ from mcover.compiled import njit
 from mcover.routing import draw_bank
 from mcover.topology import GaussianRing
 
+_PACKED_AT_A_TIME = 2**23  # patterns times columns
+
 
 def _words(patterns: int) -> int:
     return -(-patterns // (64 * WORDS)) * WORDS
@@ -41,16 +43,23 @@ def _pack(bits: NDArray[np.bool_]) -> Words:
     return words
 
 
-def pack_columns(gauged: NDArray[np.int8]) -> Words:
-    """Bits of the gauged patterns (P, N), column by column, uint64 (N*W,).
+def pack_columns(patterns: NDArray[np.int8], labels: NDArray[np.int8] | None = None) -> Words:
+    """Bits of the patterns (P, N), gauged by their labels, column by column, uint64 (N*W,).
 
-    Bit μ % 64 of word i*W + μ//64 is set where gauged[μ, i] = +1; W is P/64 rounded up to a
-    multiple of 8.
+    Bit μ % 64 of word i*W + μ//64 is set where y_μ x_μi = +1; W is P/64 rounded up to a multiple
+    of 8. Blocks of columns keep the memory on the way small.
     """
-    patterns, inputs = gauged.shape
-    bits = np.zeros((inputs, _words(patterns) * 64), dtype=np.bool_)
-    bits[:, :patterns] = gauged.T > 0
-    return _pack(bits)
+    count, inputs = patterns.shape
+    words = _words(count)
+    packed = aligned(inputs * words)
+    plus = np.ones(count, dtype=np.bool_) if labels is None else labels > 0
+    step = max(1, _PACKED_AT_A_TIME // count)
+    for begin in range(0, inputs, step):
+        columns = patterns[:, begin : begin + step].T > 0
+        bits = np.zeros((len(columns), words * 64), dtype=np.bool_)
+        np.equal(columns, plus, out=bits[:, :count])
+        packed[begin * words : (begin + len(columns)) * words] = _pack(bits)
+    return packed
 
 
 def _sizes(

@@ -24,6 +24,7 @@ ACCEPTED = 0.12
 _SEED = 0x7E3
 _COOLING = 0.8
 _PROPOSALS = 8000  # counted at each temperature, at least: T₀ varies by 2 % with the seed then
+_FREE = 0.2
 _STEPS = 60  # 0.8⁶⁰ is a millionth of the size of a change
 
 
@@ -41,14 +42,16 @@ def freezing_temperature(columns: Words, size: tuple[int, int, int], energy: str
     """T₀ of a problem with (patterns, hidden, inputs), cooling one copy until it is there.
 
     It starts at the typical change of energy, where almost half of the proposals are accepted.
-    Where a solution is found on the way, or flips are free, fewer are never accepted: then it is
-    the temperature at which the energy came to zero.
+    Where a solution is found on the way fewer may never be accepted, since flips are free there:
+    then it is the temperature at which the energy came to zero, or a fifth of the typical change,
+    which is where random patterns freeze.
     """
     sites = size[1] * size[2]
     rng = np.random.SeedSequence(_SEED).generate_state(4, np.uint64).astype(np.uint64)
     routes, weights = np.zeros((1, sites, 1), dtype=np.uint8), random_weights(rng, 1, sites)
     state = make_state(columns, *size, routes, weights, energy)
-    temperature = state.unit * max(math.sqrt(_changes(state) / sites), 1.0)
+    typical = state.unit * max(math.sqrt(_changes(state) / sites), 1.0)
+    temperature = typical
     sweeps = max(2, math.ceil(_PROPOSALS / sites))
     before = 0.5
     for _ in range(_STEPS):
@@ -60,9 +63,9 @@ def freezing_temperature(columns: Words, size: tuple[int, int, int], energy: str
             share = (ACCEPTED - accepted) / (before - accepted)
             return float(temperature / _COOLING**share)
         if state.energy[0] == 0:
-            return float(temperature)
+            break
         before, temperature = accepted, temperature * _COOLING
-    return float(temperature)
+    return float(max(temperature, _FREE * typical))
 
 
 def resolve(options: AnnealOptions, problem: Problem, columns: Words) -> AnnealOptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -55,87 +55,37 @@ _OPTIONS_HELP = {
 }
 
 
+# Options of each source of patterns, with their defaults; None is that of the function called.
+_SOURCES: dict[str, dict[str, Any]] = {
+    "perceptron": {"n": 1000, "alpha": 1.58, "ties": None},
+    "committee": {"n": 201, "alpha": 2.0, "hidden": 5},
+    "FILE": {"hidden": 1},
+}
+
+
 def add_command(commands: Any) -> None:
-    """Adds ``anneal`` with a subcommand for each kind of problem."""
+    """Adds ``anneal``."""
     parser = commands.add_parser(
         "anneal",
         help="anneal ±1 weights",
         description="Anneal ±1 weights. Prints a summary, writes the result and a picture.",
-        epilog="Example: mcover anneal perceptron --n 1001 --covers 3 --sigma 3 --shift 2",
+        epilog="Examples: mcover anneal perceptron --n 1001 --covers 3 --sigma 3 --shift 2; "
+        "mcover anneal votes.csv --reads 20",
     )
-    problems = parser.add_subparsers(title="problems", metavar="PROBLEM", required=True)
-    common = _common_options()
-
-    def add(name: str, text: str, make: Callable[[argparse.Namespace], Problem]) -> Any:
-        added = problems.add_parser(name, help=text, description=f"Anneal {text}.", parents=common)
-        added.set_defaults(run=run, make=make)
-        return added
-
-    perceptron = add("perceptron", "a perceptron that learns from a teacher", _perceptron)
-    perceptron.add_argument("--n", type=int, default=1000, help="inputs N (%(default)s)")
-    perceptron.add_argument(
-        "--alpha", type=float, default=1.58, help="patterns per input, P/N (%(default)s)"
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "source",
+        metavar="perceptron|committee|FILE",
+        help="a perceptron or a committee machine that learns from a random teacher, or your own "
+        "patterns of two values: an .npz file with patterns (P, N), labels (P,) and optionally "
+        "teacher, or an .npy or .csv file with the labels in the last column",
     )
-    perceptron.add_argument(
-        "--ties",
-        choices=get_args(Ties),
-        default=get_args(Ties)[0],
-        help="redraw patterns on which the teacher is undecided, or label them +1 (%(default)s)",
-    )
-    committee = add("committee", "a committee machine that learns from a teacher", _committee)
-    committee.add_argument("--n", type=int, default=201, help="inputs N (%(default)s)")
-    committee.add_argument("--hidden", type=int, default=5, help="hidden units K (%(default)s)")
-    committee.add_argument(
-        "--alpha", type=float, default=2.0, help="patterns per weight, P/(K·N) (%(default)s)"
-    )
-    data = add("data", "weights for your own ±1 patterns and labels", _data)
-    data.add_argument(
-        "file",
-        type=Path,
-        metavar="FILE",
-        help=".npz file with ±1 arrays patterns (P, N) and labels (P,), and optionally teacher",
-    )
-    data.add_argument(
-        "--hidden", type=int, default=1, help="hidden units K; 1 is a perceptron (%(default)s)"
-    )
-
-
-def _perceptron(given: argparse.Namespace) -> Problem:
-    return teacher_student(given.n, given.alpha, seed=[given.seed, 0], ties=given.ties)
-
-
-def _committee(given: argparse.Namespace) -> Problem:
-    return teacher_student(given.n, given.alpha, seed=[given.seed, 0], hidden=given.hidden)
-
-
-def _data(given: argparse.Namespace) -> Problem:
-    return load_problem(given.file, given.hidden)
-
-
-def _common_options() -> list[argparse.ArgumentParser]:
-    parser = argparse.ArgumentParser(add_help=False)
-    method = parser.add_argument_group("method")
-    default = AnnealOptions()
-    method.add_argument(
-        "--method",
-        choices=list(_METHODS),
-        default=default.method.kind,
-        help="routed covers, replicas that attract each other, or one copy (%(default)s)",
-    )
-    _add_fields(method, MCover, _METHOD_HELP, default.method)
-    method.add_argument(
-        "--topology",
-        choices=list(_TOPOLOGIES),
-        default=argparse.SUPPRESS,
-        help=f"kernel that routes are drawn from (mcover) ({MCover.topology.kind})",
-    )
-    _add_fields(method, GaussianRing, _RING_HELP, MCover.topology)
-    _add_fields(method, RSA, _METHOD_HELP, skip=[one.name for one in dataclasses.fields(MCover)])
-
+    _add_source_options(parser.add_argument_group("problem"))
+    _add_method_options(parser.add_argument_group("method"))
     annealing = parser.add_argument_group("annealing")
     annealing.add_argument(
         "--schedule",
-        default=spell_schedule(default.schedule),
+        default=spell_schedule(AnnealOptions().schedule),
         metavar="KIND:…",
         help="auto:SWEEPS:FACTOR:SPAN, temperatures from the data; linear:START:STOP:STEP, "
         "geometric:START:STOP:COUNT or beta:START:STOP:COUNT, each with :SWEEPS at the end for "
@@ -155,7 +105,68 @@ def _common_options() -> list[argparse.ArgumentParser]:
         default=Path("out/anneal"),
         help="writes OUTPUT.npz, the result, and OUTPUT.png, the picture (%(default)s)",
     )
-    return [parser]
+
+
+def _add_source_options(group: Any) -> None:
+    def shown(name: str) -> str:
+        defaults = [f"{of[name]} of a {kind}" for kind, of in _SOURCES.items() if of.get(name)]
+        return ", ".join(defaults).replace("a FILE", "a file")
+
+    def add(name: str, of: type, text: str) -> None:
+        how = {"type": of, "default": argparse.SUPPRESS, "metavar": "X" if of is float else "N"}
+        group.add_argument(f"--{name}", help=f"{text} ({shown(name)})", **how)
+
+    add("n", int, "inputs N")
+    add("alpha", float, "patterns per weight, P/(K·N)")
+    add("hidden", int, "hidden units K; 1 is a perceptron")
+    group.add_argument(
+        "--ties",
+        choices=get_args(Ties),
+        default=argparse.SUPPRESS,
+        help="redraw patterns on which the teacher of a perceptron is undecided, or label them +1 "
+        f"({get_args(Ties)[0]})",
+    )
+
+
+def problem_of(given: argparse.Namespace) -> Problem:
+    """The problem that the arguments name: a teacher's patterns, or those of a file."""
+    source, written = given.source, vars(given)
+    kind = source if source in _SOURCES else "FILE"
+    every = dict.fromkeys(name for of in _SOURCES.values() for name in of)
+    if foreign := [name for name in every if name in written and name not in _SOURCES[kind]]:
+        remedy = "write committee" if foreign[0] == "hidden" else "leave it out"
+        raise McoverError(f"{source} has no --{foreign[0]}; {remedy}.")
+    chosen = {name: written.get(name, of) for name, of in _SOURCES[kind].items()}
+    chosen = {name: of for name, of in chosen.items() if of is not None}
+    if kind == "FILE":
+        if not Path(source).suffix and not Path(source).exists():
+            near = get_close_matches(source, _SOURCES, 1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise McoverError(
+                f"there is no file {source!r}; write perceptron, committee, or a file that ends in "
+                f".npz, .npy or .csv{hint}"
+            )
+        return load_problem(source, **chosen)
+    return teacher_student(**chosen, seed=[given.seed, 0])
+
+
+def _add_method_options(group: Any) -> None:
+    default = AnnealOptions().method
+    group.add_argument(
+        "--method",
+        choices=list(_METHODS),
+        default=default.kind,
+        help="routed covers, replicas that attract each other, or one copy (%(default)s)",
+    )
+    _add_fields(group, MCover, _METHOD_HELP, default)
+    group.add_argument(
+        "--topology",
+        choices=list(_TOPOLOGIES),
+        default=argparse.SUPPRESS,
+        help=f"kernel that routes are drawn from (mcover) ({MCover.topology.kind})",
+    )
+    _add_fields(group, GaussianRing, _RING_HELP, MCover.topology)
+    _add_fields(group, RSA, _METHOD_HELP, skip=[one.name for one in dataclasses.fields(MCover)])
 
 
 def _add_fields(
@@ -259,12 +270,13 @@ def spell_schedule(schedule: Schedule) -> str:
 def run(given: argparse.Namespace) -> None:
     """Anneals, prints a summary, writes the result and the picture.
 
-    Ctrl-C ends the reads; the result of what was reached is written all the same.
+    Ctrl-C ends the reads. The result of what was reached is written all the same, unless no read
+    was finished and there is an older file.
     """
     checks.check_int("seed", given.seed, 0)
     checks.check_int("reads", given.reads, 1)
     checks.check_writable(given.output)
-    options, problem = options_of(given), given.make(given)
+    options, problem = options_of(given), problem_of(given)
     say(str(problem))
     result = anneal(
         problem,
@@ -274,17 +286,16 @@ def run(given: argparse.Namespace) -> None:
         progress=True,
         workers=given.workers,
     )
-    done = int(result.finished.sum())
+    done, target = int(result.finished.sum()), Path(f"{given.output}.npz")
     if result.interrupted:
         say(f"interrupted: {done} of {given.reads} reads were finished")
     if done:
         say(f"\n{result.summary()}\n")
-    saved = result.save(Path(f"{given.output}.npz"))
-    say(f"result:  {saved} (mcover.annealing.AnnealResult.load)")
-
-    def picture() -> Any:
-        return result.plot(f"{problem}, {options.method.kind}, {options.method.covers} covers")
-
-    draw(Path(f"{given.output}.png"), picture)
+    elif target.exists():
+        say(f"{target} was left as it was")
+        raise KeyboardInterrupt
+    say(f"result:  {result.save(target)} (mcover.annealing.AnnealResult.load)")
+    title = f"{problem}, {options.method.kind}, {options.method.covers} covers"
+    draw(target.with_name(f"{given.output.name}.png"), lambda: result.plot(title))
     if result.interrupted:
         raise KeyboardInterrupt

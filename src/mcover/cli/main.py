@@ -20,10 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # e.g. Greek letters on an ASCII terminal
             stream.reconfigure(errors="replace")
     written = list(sys.argv[1:] if arguments is None else arguments)
-    given = _parser().parse_args(written)
     try:
-        given.run(given)
-        sys.stdout.flush()
+        try:
+            given = _parser().parse_args(written)
+            given.run(given)
+        finally:
+            sys.stdout.flush()  # here, where a closed pipe is noticed, also that of --help
     except BrokenPipeError:  # e.g. mcover demo | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

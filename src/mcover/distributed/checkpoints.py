@@ -15,6 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
@@ -44,9 +45,8 @@ def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
     folder = _checked(model, folder, optimizer)
     if folder.exists() and not folder.is_dir():
         raise McoverError(f"{folder} is a file; write the path of a folder.")
-    state = _state(model, optimizer)
-    with _by_itself() as alone:
-        write(state, checkpoint_id=folder, no_dist=alone)
+    with _by_itself() as alone, _explained("written", folder):
+        write(_state(model, optimizer), checkpoint_id=folder, no_dist=alone)
 
 
 def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = None) -> None:
@@ -58,19 +58,19 @@ def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
     folder = _checked(model, folder, optimizer)
     if not Path(folder, ".metadata").is_file():
         raise McoverError(f"{folder} holds no checkpoint; write the folder given to save.")
-    state = _state(model, optimizer)
-    with _by_itself() as alone:
+    with _by_itself() as alone, _explained("read", folder):
+        state = _state(model, optimizer)
         read(state, checkpoint_id=folder, no_dist=alone)
-    plain = _unwrapped(model)
-    if isinstance(plain, Spread):  # DTensors were views of its own tensors
-        plain.set_extra_state(state["model"]["_extra_state"])
-    else:
-        set_model_state_dict(model, state["model"])
-    if optimizer is not None:
-        own = state["optimizer"]
-        if isinstance(plain, Spread):
-            own = _mapped(own, lambda _, value: _local(value))
-        set_optimizer_state_dict(model, optimizer, own)
+        plain = _unwrapped(model)
+        if isinstance(plain, Spread):  # DTensors were views of its own tensors
+            plain.set_extra_state(state["model"]["_extra_state"])
+        else:
+            set_model_state_dict(model, state["model"])
+        if optimizer is not None:
+            own = state["optimizer"]
+            if isinstance(plain, Spread):
+                own = _mapped(own, lambda _, value: _local(value))
+            set_optimizer_state_dict(model, optimizer, own)
 
 
 def beside_covers(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
@@ -111,6 +111,34 @@ def _by_itself() -> Iterator[bool]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield not dist.is_initialized()
+
+
+# What torch raises where ranks are gone, a disk is full, a file is damaged, or names do not fit.
+_FAILURES = (
+    CheckpointException, RuntimeError, OSError, EOFError, LookupError, TypeError, ValueError,
+    AssertionError, AttributeError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _explained(done: str, folder: Path) -> Iterator[None]:
+    """Says what torch met while a checkpoint was written or read, on which rank."""
+    try:
+        yield
+    except McoverError:
+        raise
+    except _FAILURES as error:
+        why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), 'no message')}"
+        if isinstance(error, CheckpointException):
+            rank, (cause, _) = next(iter(error.failures.items()))
+            if isinstance(cause, McoverError):
+                raise cause from error
+            why = f"rank {rank}: {type(cause).__name__}: {cause}"
+        raise McoverError(
+            f"the checkpoint in {folder} could not be {done}: {why}. All ranks have to call this "
+            "with the same folder, which has space and can be written to; a checkpoint is read "
+            "into a model lifted with the same settings, and an optimizer of its parameters."
+        ) from error
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

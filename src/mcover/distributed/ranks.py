@@ -30,6 +30,10 @@ from mcover.plain import to_plain
 DIMENSIONS = ("covers", "data")
 _LONGEST = 1e6  # seconds, eleven days; longer timeouts overflow in torch
 
+_NOT_STARTED = (
+    "there are no ranks yet; call mcover.distributed.start() in processes that torchrun started."
+)
+
 
 def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMesh:
     """The mesh covers × data of all processes, as torchrun started them.
@@ -55,13 +59,13 @@ def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMe
         with failing_together("the start of the processes"):
             dist.init_process_group(timeout=seconds)
     world = dist.get_world_size()
-    problem, asked = "", cover_ranks
+    rows, problem = world, ""
     try:
-        asked = None if cover_ranks is None else checks.check_int("cover_ranks", cover_ranks, 1)
+        if cover_ranks is not None:
+            rows = checks.check_int("cover_ranks", cover_ranks, 1, world)
     except McoverError as error:
-        problem, asked = str(error), None
-    agree({"cover_ranks": asked}, [None], problem)
-    rows = world if cover_ranks is None else checks.check_int("cover_ranks", cover_ranks, 1, world)
+        problem = str(error)
+    agree({"cover_ranks": rows}, [None], problem)
     if world % rows:
         raise McoverError(
             f"cover_ranks is {rows}, but there are {world} ranks; write a divisor of {world}."
@@ -124,6 +128,8 @@ def agree(own: Mapping[str, Any], groups: Sequence[Any], problem: str = "") -> N
 
     Through several groups in turn: along each dimension of a mesh, and so to all of its ranks.
     """
+    if not dist.is_initialized():
+        raise McoverError(problem or _NOT_STARTED)
     told = [(dist.get_rank(), problem, dict(own))]
     for group in groups:
         everyone: list[Any] = [None] * dist.get_world_size(group)

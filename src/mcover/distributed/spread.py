@@ -20,7 +20,6 @@ from mcover.lifting import Directed
 from mcover.nn import directed, trees
 from mcover.nn.covered import Covered
 from mcover.nn.modules import without_graph
-from mcover.nn.state import checksum
 
 
 def spread(
@@ -57,14 +56,14 @@ def spread(
     """
     problem, told = "", {}
     try:
-        told = _checked(covered, mesh, layout)
+        told = _checked(covered, mesh, layout, check)
     except McoverError as error:
         problem = str(error)
     agree(told, groups_of(mesh) if isinstance(mesh, DeviceMesh) else [None], problem)
-    return Spread(covered, mesh, layout, checks.check_bool("check", check))
+    return Spread(covered, mesh, layout, check)
 
 
-def _checked(given: object, mesh: Any, layout: Any) -> dict[str, Any]:
+def _checked(given: object, mesh: Any, layout: Any, check: Any) -> dict[str, Any]:
     covered = checks.check_instance("covered", given, Covered, "what mcover.lift returned")
     if isinstance(covered, Spread):
         raise McoverError("the covers are spread already; spread what part.gather() returns.")
@@ -81,7 +80,7 @@ def _checked(given: object, mesh: Any, layout: Any) -> dict[str, Any]:
             f"{covered.covers} covers cannot be divided evenly among {ranks} ranks; take "
             f"cover_ranks from {fitting}, or {ranks * -(-covered.covers // ranks)} covers."
         )
-    return facts(covered) | {"layout": layout}
+    return facts(covered) | {"layout": layout, "check": checks.check_bool("check", check)}
 
 
 class Spread(Covered):
@@ -127,7 +126,9 @@ class Spread(Covered):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.check:
-            in_step(self, trees.tensors((args, kwargs)), True, self.exchange.group)
+            objective = self._execution.objective
+            same = objective is None or not objective.each
+            in_step(self, trees.tensors((args, kwargs)), same, self.exchange.group)
         return super().__call__(*args, **kwargs)
 
     def each(self, *args: Any, **kwargs: Any) -> Any:
@@ -154,6 +155,7 @@ class Spread(Covered):
         """A loss of this rank's covers and batch as it is reported: summed over all covers, and
         averaged over the ranks along "data".
         """
+        checks.check_instance("loss", loss, Tensor, "the loss of this rank, a tensor")
         value = loss.detach().clone()
         with failing_together("the sum of the loss"):
             dist.all_reduce(value, group=self.mesh.get_group("covers"))
@@ -203,7 +205,7 @@ class Spread(Covered):
             "ordinary covered model that can be collapsed, saved and evaluated."
         )
 
-    collapse = cover = ensemble = report = save = _gather_first
+    collapse = cover = ensemble = report = save = _gather_first  # loss is of the covers held
 
     def _draw_routes(self, number: int) -> dict[str, Tensor]:
         """Routes of all; of mixers only the columns of the covers that are read here."""
@@ -212,12 +214,6 @@ class Spread(Covered):
             return drawn
         held = slice(self.held.start, self.held.stop)
         return {name: mixer[..., held].contiguous() for name, mixer in drawn.items()}
-
-    def _checksum(self) -> int:
-        """That of the ordinary covered model, whose mixers are whole."""
-        if self.is_directed:
-            return super()._checksum()
-        return checksum(super()._draw_routes(self._drawn).values())
 
     def _least(self, scale: Tensor) -> Tensor:
         least = super()._least(scale)

@@ -120,15 +120,21 @@ class CoverTrainer(Trainer):
         labels = given.pop("labels", None) if outside else None
         if self.model_accepts_loss_kwargs and items is not None:
             given["num_items_in_batch"] = items
-        outputs = model(**given)
-        if self.compute_loss_func is None and labels is None:
-            loss = cover_loss(outputs if isinstance(outputs, dict) else outputs[0])
-        else:
-            # A loss of ours sees all streams at once, each with all of the items.
+        function: Any = _loss_of_the_model
+        if self.compute_loss_func is not None or labels is not None:
+            # A loss of ours sees all passes at once, each with all of the items.
             options = {"num_items_in_batch": None if items is None else items * covered.passes}
             if self.compute_loss_func is None and self._is_causal(covered):
                 options["shift_labels"] = True
-            loss = cover_loss(functools.partial(outside, **options), outputs, labels)
+            function = functools.partial(outside, **options)
+        outputs = None
+        if covered.is_directed and not return_outputs:  # in the memory of one model
+            scaler = self.accelerator.scaler
+            scale = 1.0 if scaler is None else scaler.get_scale()
+            loss = covered.loss(function, given, labels, scale=scale, through=model)
+        else:
+            outputs = model(**given)
+            loss = cover_loss(function, outputs, labels, passes=covered.passes)
         scaled = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if self.args.average_tokens_across_devices and scaled and items is not None:
             loss = loss * self.accelerator.num_processes  # the mean over processes is taken later
@@ -227,6 +233,17 @@ class CoverTrainer(Trainer):
 
 class CoverSeq2SeqTrainer(CoverTrainer, Seq2SeqTrainer):
     """``Seq2SeqTrainer`` for covered models: the collapse generates."""
+
+
+def _loss_of_the_model(outputs: Any, _: Any) -> Tensor:
+    """What the base model returned as its loss; several passes are averaged."""
+    loss = outputs.get("loss") if isinstance(outputs, dict) else outputs[0]
+    if not isinstance(loss, Tensor):
+        raise McoverError(
+            "the model returned no loss; give it labels, or write compute_loss_func=... for "
+            "CoverTrainer."
+        )
+    return loss.mean()
 
 
 def _checked(model: Any) -> Covered:

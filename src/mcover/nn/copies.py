@@ -67,6 +67,14 @@ class Copies:
                 holder[key] = value if own is None else own[cover]
         return self.modules
 
+    def bind_cover(self, cover: int, own: Mapping[Tensor, Tensor | None]) -> nn.Module:
+        """The copy of one cover with other tensors in the place of some; the rest stays bound."""
+        slots = self._slots or []
+        for (_, _, table, name), (holder, key) in zip(self._places, slots[cover], strict=True):
+            if table[name] is not None and table[name] in own:
+                holder[key] = own[table[name]]
+        return self.modules[cover]
+
     def collect_buffers(self, slices: StackSlices) -> list[str]:
         """Stacks the buffers that the model assigned in its forward, and returns their names.
 
@@ -106,6 +114,14 @@ class Copies:
         """
         self.use(copied(self.modules))
 
+    def replace_copy(self, cover: int) -> None:
+        """As :meth:`replace_copies` for a single cover; the tensors stay bound."""
+        made = structure(self.modules[cover])
+        self.modules[cover], self._members[cover] = made, list(made.modules())
+        if self._slots is not None:
+            self._slots[cover] = self._slots_of(self._members[cover])
+        self.prepare(made)
+
     def use(self, modules: list[nn.Module]) -> None:
         """Continues with other copies."""
         self.modules, self._slots = modules, None
@@ -141,12 +157,13 @@ class Copies:
         self._places = list(_places(self.net))
         self._own = list(self.net.modules())
         self._members = [list(module.modules()) for module in self.modules]
-        self._slots = [
-            [_resolved(members[position], path) for position, path, _, _ in self._places]
-            for members in self._members
-        ]
+        self._slots = [self._slots_of(members) for members in self._members]
         for module in self.modules:
             self.prepare(module)
+
+    def _slots_of(self, members: list[nn.Module]) -> list[tuple[Any, Any]]:
+        """Where each of the places is in one copy."""
+        return [_resolved(members[position], path) for position, path, _, _ in self._places]
 
 
 def copied(modules: Sequence[nn.Module]) -> list[nn.Module]:

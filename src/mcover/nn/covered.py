@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mcover.lifting import Settings
 from mcover.nn import trees
 from mcover.nn.collapse import collapse, cover, ensemble
+from mcover.nn.cover_by_cover import loss
 from mcover.nn.execution import Execution
 from mcover.nn.files import save
 from mcover.nn.misuse import check_trainer
@@ -92,7 +93,7 @@ class Covered(CoverState):
 
     # Methods that have files of their own.
     collapse, cover, ensemble = collapse, cover, ensemble
-    report, save = report, save
+    loss, report, save = loss, report, save
 
     def __init__(
         self,

@@ -7,21 +7,24 @@ forward and its backward.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mcover.errors import McoverError, McoverWarning
-from mcover.nn import trees
-from mcover.nn.copies import Copies, copied, shared_buffer_error
-from mcover.nn.lockstep import run, saved_tensor_hooks_are_active
+from mcover.nn import loss, trees
+from mcover.nn.copies import Copies, StackSlices, copied, shared_buffer_error
+from mcover.nn.cover_by_cover import Objective, run_covers
+from mcover.nn.lockstep import run
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
 from mcover.nn.mixing import Rules
+from mcover.nn.recomputation import Recomputations, versions, watched
 from mcover.nn.state import CoverState
 
 
@@ -48,8 +51,8 @@ class Execution:
         self.__dict__ |= state
         self.lock = threading.RLock()
         self.current = Pass(self.rules)
-        self._weights: list[int] = []  # versions of the weights that these forwards ran with:
-        self._known: dict[Any, tuple[int, int]] = {}  # their step and draw, by their inputs
+        self._recomputations = Recomputations()
+        self.objective: Objective | None = None  # of the next forward, if it is to train by it
         self._pending = [False]  # whether a backward may still run the copies once more
         self._checked = False
         # Whether the model writes to its input, in training and in evaluation, once it has run.
@@ -76,26 +79,40 @@ class Execution:
         with self.lock:
             step, number = self._count_forward(trees.tensors(inputs))
             state._draw(number)
+            objective, self.objective = self.objective, None
+            if objective is not None:
+                return run_covers(self, inputs, step, objective)
             run_passes = functools.partial(self._all_passes, step=step, each=each)
             readers = state.passes * (1 if each else len(state.held))
             changes = self._changes.get(state.training)
             if changes or readers == 1:
                 return run_passes(inputs, own=bool(changes))
             undo = self._snapshot() if changes is None else None
-            shared = inputs if undo is None else trees.map_tensors(_watched, inputs)
+            shared = inputs if undo is None else trees.map_tensors(watched, inputs)
             untouched = versions(trees.tensors(shared))
             outputs = run_passes(shared, own=False)
             changed = versions(trees.tensors(shared)) != untouched
             if changed and undo is None:
-                raise McoverError(
-                    "the model changed its input in place, which it did not do before, and all "
-                    "covers share the input; write x = x.clone() where its forward begins."
-                )
+                raise _changed_input_error()
             self._changes[state.training] = changed
             if undo is None or not changed:
                 return outputs
             undo()
             return run_passes(inputs, own=True)
+
+    @contextlib.contextmanager
+    def expect(self, objective: Objective) -> Iterator[Callable[[], bool]]:
+        """The next forward computes an objective; the function says whether it is still to come."""
+        with self.lock:
+            self.objective = objective
+            try:
+                yield lambda: self.objective is not None
+            finally:
+                self.objective = None
+
+    def own_inputs(self, inputs: Any, each: bool) -> OwnInputs:
+        """The inputs of covers that run one after the other."""
+        return OwnInputs(self._changes, self.state.training, inputs, each)
 
     def _snapshot(self) -> Callable[[], None]:
         """A function that undoes everything a forward may change in the model."""
@@ -136,10 +153,7 @@ class Execution:
     def _one_pass(self, which: int, inputs: Sequence[Any]) -> Any:
         """One pass over the M covers: a stream or a destination."""
         state, copies = self.state, self.copies
-        if self._pending[0]:
-            copies.replace_copies()
-        else:
-            copies.release_tensors()
+        self.prepare_copies()
         buffers = list(state.state_stacks().values())
         lifted = zip(state.stacks().values(), state._slices(which), strict=True)
         slices = {**dict(lifted), **{stack: stack.unbind() for stack in buffers}}
@@ -149,48 +163,54 @@ class Execution:
             place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
             for place, mixer in state.mixers().items()
         }
-        shared = {n: b for n, b in state.net.named_buffers() if n not in state.state}
-        untouched = versions(shared.values())
         modules = copies.bind(slices)
         calls = [
             functools.partial(module, *args, **kwargs)
             for module, (args, kwargs) in zip(modules, inputs, strict=True)
         ]
-        if self.sites:
-            with attention_as_written():
-                outputs = run(calls)
-            self._check_meetings()
-        else:
-            outputs = [call() for call in calls]
-        for (name, buffer), before in zip(shared.items(), untouched, strict=True):
-            if versions([buffer]) != [before]:
-                raise shared_buffer_error(name, buffer)
-        new = copies.collect_buffers(slices)
-        state.state = (*state.state, *(name for name in new if name not in state.state))
+        with self.unchanged_buffers():
+            if self.sites:
+                with attention_as_written():
+                    outputs = run(calls)
+                self._check_meetings()
+            else:
+                outputs = [call() for call in calls]
+        self.collect_buffers(slices)
         result = trees.stack(*outputs)
         self._pending = mark_until_backward(trees.tensors(result))
         return result
 
-    def _count_forward(self, given: list[Tensor]) -> tuple[int, int]:
-        """Step and draw of this forward; one that checkpointing computes again has those it had.
+    def prepare_copies(self) -> None:
+        """Makes copies ready for a pass: new ones where a backward may run the last once more."""
+        if self._pending[0]:
+            self.copies.replace_copies()
+            self._pending = [False]
+        else:
+            self.copies.release_tensors()
 
-        Torch does not say that a forward is a recomputation. But such a forward ran before, under
-        saved-tensor hooks or without gradients, and comes again with the same inputs in memory
-        before any weight has changed. Forwards of that kind are remembered by the addresses,
-        shapes and versions of their inputs, until a weight changes.
-        """
-        may_come_again = not torch.is_grad_enabled() or saved_tensor_hooks_are_active()
-        if not self.state.training or not (may_come_again or self._known):
-            return self.state._advance()
-        weights = versions(self.state.parameters())
-        if weights != self._weights:
-            self._weights, self._known = weights, {}
-        pairs = zip(given, versions(given), strict=True)
-        key = tuple((_address(tensor), tensor.shape, version) for tensor, version in pairs)
-        number = self._known.get(key) or self.state._advance()
-        if may_come_again:
-            self._known[key] = number
-        return number
+    @contextlib.contextmanager
+    def unchanged_buffers(self) -> Iterator[None]:
+        """Refuses covers that write to a buffer which they share."""
+        state = self.state
+        shared = {n: b for n, b in state.net.named_buffers() if n not in state.state}
+        untouched = versions(shared.values())
+        yield
+        for (name, buffer), before in zip(shared.items(), untouched, strict=True):
+            if versions([buffer]) != [before]:
+                raise shared_buffer_error(name, buffer)
+
+    def collect_buffers(self, slices: StackSlices) -> None:
+        """Stacks the buffers that covers assigned, given the slices that they began with."""
+        state = self.state
+        new = self.copies.collect_buffers(slices)
+        state.state = (*state.state, *(name for name in new if name not in state.state))
+
+    def _count_forward(self, given: list[Tensor]) -> tuple[int, int]:
+        """Step and draw of this forward; one that checkpointing computes again has those it had."""
+        state = self.state
+        if not state.training:
+            return state._advance()
+        return self._recomputations.number(given, state.parameters(), state._advance)
 
     def _check_meetings(self) -> None:
         """Refuses a model in which no covers met, and warns of one in which few did."""
@@ -220,17 +240,42 @@ class Execution:
                 vars(layer)["forward"] = Mixed(layer, self.sites[name])
 
 
-def versions(tensors: Iterable[Tensor]) -> list[int]:
-    """How often each tensor was changed in place; inference tensors do not count it."""
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+class OwnInputs:
+    """Inputs of covers that run one after the other: copies, unless the model leaves them alone.
+
+    Whether it writes to them cannot be known before it has run, so the first forward takes copies.
+    """
+
+    def __init__(self, changes: dict[bool, bool], training: bool, inputs: Any, each: bool) -> None:
+        self.changes, self.training = changes, training
+        self.copies = changes.get(training) is not False
+        self.inputs, self.each = inputs, each
+        self.given: list[Tensor] = trees.tensors(inputs)
+        self.untouched = versions(self.given)
+
+    def of_cover(self, cover: int) -> Any:
+        """What one cover is called with."""
+        given = trees.map_tensors(lambda t: t[cover], self.inputs) if self.each else self.inputs
+        if self.copies:
+            given = trees.map_tensors(watched, given)
+            self.given = trees.tensors(given)
+            self.untouched = versions(self.given)
+        return given
+
+    def check(self) -> None:
+        """Notes whether the cover that has just run wrote to its inputs."""
+        changed = versions(self.given) != self.untouched
+        if changed and not self.copies:
+            raise _changed_input_error()
+        if self.copies:
+            self.changes[self.training] = changed or self.changes.get(self.training, False)
 
 
-def _watched(tensor: Tensor) -> Tensor:
-    """A copy that counts how often it is changed, also in inference mode."""
-    if not torch.is_inference_mode_enabled():
-        return tensor.clone()
-    with torch.inference_mode(False):
-        return tensor.detach().clone()
+def _changed_input_error() -> McoverError:
+    return McoverError(
+        "the model changed its input in place, which it did not do before, and all covers share "
+        "the input; write x = x.clone() where its forward begins."
+    )
 
 
 def mark_until_backward(outputs: Iterable[Tensor]) -> list[bool]:
@@ -246,16 +291,10 @@ def mark_until_backward(outputs: Iterable[Tensor]) -> list[bool]:
     return mark
 
 
-def _address(tensor: Tensor) -> int:
-    try:
-        return tensor.data_ptr()
-    except RuntimeError:  # of a transform, without memory of its own
-        return id(tensor)
-
-
 def _along_batch(*outputs: Any) -> Any:
     """Joins what S passes returned: (M, B, ...) each, to (M, S·B, ...)."""
     if not isinstance(outputs[0], Tensor):
         return outputs[0]
     joined = torch.stack(outputs, 1)
-    return joined if joined.ndim == 2 else joined.flatten(1, 2)
+    joined = joined if joined.ndim == 2 else joined.flatten(1, 2)
+    return loss.mark_passes(joined, len(outputs))

@@ -6,9 +6,12 @@ Nothing in a file is executed, and all of it is checked before it is used.
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 from torch import Tensor
@@ -21,8 +24,9 @@ from mcover.nn.layers import full_name
 from mcover.nn.state import CoverState
 from mcover.plain import from_plain, to_plain
 
-FORMAT = 3
-_HEADER = "mcover"  # the name of our text in the file's header
+FORMAT = 4
+# The names of our texts in the file's header.
+_HEADER, _CHECKSUM = "mcover", "crc32"
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ def save(covered: CoverState, path: str | Path, *, frozen_too: bool = True) -> P
         tuple(name for name, p in covered.net.named_parameters() if not p.requires_grad),
         tuple(tied.items()),
     )
-    header = {_HEADER: json.dumps(to_plain(config))}
+    text = json.dumps(to_plain(config))
+    header = {_HEADER: text, _CHECKSUM: checksum(text, tensors)}
     return write_atomic(_path(path), safetensors.save(tensors, header))
 
 
@@ -86,14 +91,41 @@ def read(path: str | Path) -> tuple[Path, Config, dict[str, Tensor]]:
         raise McoverError(f"{unlike}: no settings in its header ({error!r}).") from error
     if version != FORMAT:
         raise McoverError(f"{file} has format {version!r}; this version of mcover reads {FORMAT}.")
+    if metadata.get(_CHECKSUM) != checksum(metadata[_HEADER], tensors):
+        raise McoverError(
+            f"{file} is damaged: its checksum is not that of its content; take another copy of it."
+        )
     try:
         config: Config = from_plain(Config, plain, "its header")
         tensors |= {name: tensors[first] for name, first in config.tied}
-    except (McoverError, KeyError) as error:
+        _check_covers(config, tensors)
+    except (McoverError, KeyError, RecursionError) as error:
         raise McoverError(f"{unlike}: {error}") from error
-    if not config.lifted:
-        raise McoverError(f"{unlike}: it names no lifted parameters.")
     return file, config, tensors
+
+
+def _check_covers(config: Config, tensors: Mapping[str, Tensor]) -> None:
+    """Refuses a header that does not fit the tensors, before anything is copied for each cover."""
+    if not config.lifted:
+        raise McoverError("it names no lifted parameters.")
+    covers = config.settings.covers
+    config.settings.topology.matrix(covers)  # refuses an impossible number
+    for name in config.lifted:
+        stack = tensors.get(f"net.{name}")
+        if stack is not None and stack.shape[:1] != (covers,):
+            raise McoverError(
+                f"its header says {covers} covers, and {name!r} has the shape {tuple(stack.shape)}."
+            )
+
+
+def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """CRC-32 of the header's text, and of names, shapes and bytes of tensors."""
+    total = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        total = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), total)
+        total = zlib.crc32(value.cpu().reshape(-1).view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
 
 
 def _path(path: str | Path) -> Path:

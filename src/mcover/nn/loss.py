@@ -13,6 +13,14 @@ from mcover import checks
 from mcover.errors import McoverError
 from mcover.nn import trees
 
+_PASSES = "_mcover_passes"  # the attribute of an output that holds several passes: how many
+
+
+def mark_passes(output: Tensor, passes: int) -> Tensor:
+    """Notes on an output that it holds several passes along its batch."""
+    setattr(output, _PASSES, passes)
+    return output
+
 
 def cover_loss(
     loss: Callable[[Any, Any], Any] | Any,
@@ -20,12 +28,13 @@ def cover_loss(
     target: Any = None,
     *,
     each: bool = False,
+    passes: int | None = None,
 ) -> Any:
     """Sum over covers of ``loss(outputs[α], target)``.
 
     With a loss that averages over the batch, each cover sees gradients of the base's size.
     Outputs of several streams or destinations lie along the batch, (M, S·B, ...); the target is
-    repeated to match, so that the loss is also averaged over them.
+    repeated S times, so that the loss is also averaged over them.
 
     A model that computes its own loss needs no other: ``cover_loss(covered(**batch))`` takes the
     output's ``loss``, or a tensor of losses, shape (M,) or (M, S).
@@ -36,6 +45,8 @@ def cover_loss(
         target: what the loss takes, batch first, the same for all covers.
         each: whether covers have targets of their own, beside inputs of their own
             (``covered.each(x)``): then every tensor of the target has the covers first.
+        passes: S, which the covered model notes on its outputs; write ``covered.passes`` where
+            the outputs were computed on since, or came through a wrapper.
 
     >>> outputs = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> cover_loss(torch.nn.functional.mse_loss, outputs, torch.tensor([1.0, 2.0]))
@@ -44,62 +55,74 @@ def cover_loss(
     tensor(0.7500)
     """
     if outputs is None:
-        return _own_loss(loss)
-    if not callable(loss) or isinstance(loss, type):
-        raise McoverError(
-            f"loss is {checks.shown(loss)}; write a function of output and target, e.g. "
-            "F.cross_entropy, or torch.nn.CrossEntropyLoss() with its parentheses."
-        )
+        own = own_loss(loss, (1, 2))
+        return own.sum() if own.ndim == 1 else own.mean(1).sum()
+    check_loss(loss)
     each = checks.check_bool("each", each)
     stacks = trees.tensors(outputs)
     if not stacks or stacks[0].ndim == 0 or not len(stacks[0]):
         raise McoverError("cover_loss takes what the covered model returned: covers come first.")
     covers = len(stacks[0])
+    if passes is None:
+        passes = max(getattr(stack, _PASSES, 1) for stack in stacks)
+    passes = checks.check_int("passes", passes, 1)
     if each:
         trees.check_covers_first(target, covers, "each=True", "each=False for a target")
     else:
-        target = _repeated(stacks[0], target)
+        target = repeated(target, passes)
     losses = []
     for cover in map(operator.itemgetter, range(covers)):
         # One at a time: a loss may write into what it is given, but not into parts of an unbind.
         output = trees.map_tensors(cover, outputs)
-        own = _repeated(stacks[0], trees.map_tensors(cover, target)) if each else target
-        try:
-            losses.append(loss(output, own))
-        except torch.OutOfMemoryError:
-            raise
-        except (TypeError, ValueError, IndexError, RuntimeError) as error:
-            shapes = [[tuple(t.shape) for t in trees.tensors(tree)] for tree in (output, own)]
-            raise McoverError(
-                f"loss refuses a cover's output of shapes {shapes[0]} with a target of shapes "
-                f"{shapes[1]}: {error}. Write a loss of the base model's output, and outputs with "
-                "the covers first."
-            ) from error
+        own = repeated(trees.map_tensors(cover, target), passes) if each else target
+        losses.append(loss_of_cover(loss, output, own))
     return sum(losses[1:], start=losses[0])
 
 
-def _own_loss(outputs: Any) -> Tensor:
-    """Sum over covers of the losses that the model computed."""
+def check_loss(loss: Any) -> None:
+    """Refuses what is no function of output and target."""
+    if not callable(loss) or isinstance(loss, type):
+        raise McoverError(
+            f"loss is {checks.shown(loss)}; write cover_loss(loss, outputs, target) with a "
+            "function of output and target as its loss, e.g. F.cross_entropy, or "
+            "torch.nn.CrossEntropyLoss() with its parentheses."
+        )
+
+
+def loss_of_cover(loss: Callable[[Any, Any], Any], output: Any, target: Any) -> Any:
+    """``loss(output, target)``, with both shapes in the message where it refuses them."""
+    try:
+        return loss(output, target)
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        shapes = [[tuple(t.shape) for t in trees.tensors(tree)] for tree in (output, target)]
+        raise McoverError(
+            f"loss refuses a cover's output of shapes {shapes[0]} with a target of shapes "
+            f"{shapes[1]}: {error}. Write a loss of the base model's output, and outputs with "
+            "the covers first; for several destinations or streams also passes=covered.passes."
+        ) from error
+
+
+def own_loss(outputs: Any, axes: tuple[int, ...]) -> Tensor:
+    """The losses that the model computed, a tensor of so many axes."""
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     loss = outputs if isinstance(outputs, Tensor) else found
-    if not isinstance(loss, Tensor) or loss.ndim not in (1, 2):
+    if not isinstance(loss, Tensor) or loss.ndim not in axes:
         raise McoverError(
-            "cover_loss(outputs) takes outputs with a loss for each cover, shape (M,): give the "
-            "model its labels, or write cover_loss(loss, outputs, target)."
+            "the model gave no loss for each cover, one number for each: give the model its "
+            "labels, or write cover_loss(loss, outputs, target)."
         )
-    return loss.sum() if loss.ndim == 1 else loss.mean(1).sum()
+    return loss
 
 
-def _repeated(output: Tensor, target: Any) -> Any:
-    """The target once for each stream, where the outputs hold several."""
-    targets = [tensor for tensor in trees.tensors(target) if tensor.ndim]
-    if not targets or output.ndim < 2 or output.shape[1] == len(targets[0]):
+def repeated(target: Any, passes: int) -> Any:
+    """The target once for each pass. Its first tensor with a batch says how long a batch is."""
+    batches = [len(tensor) for tensor in trees.tensors(target) if tensor.ndim]
+    if passes == 1 or not batches:
         return target
-    size = len(targets[0])
-    times, rest = divmod(output.shape[1], max(size, 1))
-    if rest or not times:
-        return target  # not batch against batch: the loss knows what it does
     # Tensors of another length are not batches, e.g. the weights of classes.
     return trees.map_tensors(
-        lambda one: torch.cat([one] * times) if one.ndim and len(one) == size else one, target
+        lambda one: torch.cat([one] * passes) if one.ndim and len(one) == batches[0] else one,
+        target,
     )

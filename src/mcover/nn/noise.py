@@ -12,10 +12,10 @@ def auto_noise(model: nn.Module) -> str:
 
     It is 100% where all parameters of the model are those of linear layers, and 10% elsewhere.
     ``bench/noise.py`` measures it. What decides is the architecture, and not whether the weights
-    are fresh, pretrained or those of adapters. The means of perceptrons are best at about 100%,
-    fine-tuned and adapted ones as well; with layer norms they are not. Convolutions and attention
-    apply one weight at many positions: at 100% all but one of those measured lose, some of them
-    all they had learned, and 10% does no harm, nor much good.
+    are fresh, pretrained or those of adapters. With few images perceptrons gain at about 100%, from
+    fresh weights most clearly, and lose nothing where they are fine-tuned or adapted; with layer
+    norms they do not gain. Convolutions and attention apply one weight at many positions: at 100%
+    they lose, some of them all they had learned, and 10% does no harm, nor much good.
 
     >>> auto_noise(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     '100%'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -213,7 +214,18 @@ def _caller(net: nn.Module, name: str) -> nn.Module:
 
 
 class Refusal(Override):
-    """The forward of modules that hold stacks."""
+    """The forward of modules that hold stacks; it has the signature of the one it replaces."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self._kind = type(module)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        if self.instance is not None:
+            return inspect.signature(self.instance)
+        own = inspect.signature(self._kind.forward)
+        return own.replace(parameters=list(own.parameters.values())[1:])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise McoverError(

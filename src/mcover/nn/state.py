@@ -67,6 +67,7 @@ class CoverState(nn.Module):
         self.redraws = 0
         self._drawn = -1  # the number of the draw that the current routes come from
         self._bank: NDArray[Any] | None = None  # the current routes, computed on first use
+        self._mixer_checksum = 0  # of the mixers as they were drawn, before they were rounded
         self._met: dict[str, int] = {}  # meetings at each place since the model was made or loaded
         self._draw(0)
 
@@ -211,11 +212,18 @@ class CoverState(nn.Module):
         like = next(iter(self.stacks().values()))
         how, topology = self.settings.routing, self.settings.topology
         if isinstance(how, Messages):
-            shapes = [shape for _, _, shape in self._mixer_shapes()]
-            pairs = zip(shapes, root.spawn(len(shapes)), strict=True)
-            drawn = [draw_mixer(self.covers, topology, how, *pair) for pair in pairs]
-            to = like.device, like.dtype
-            return {f"mixer_{n}": mixer.to(*to) for n, mixer in enumerate(drawn)}
+            places = self._mixer_shapes()
+            seeds = root.spawn(len(places))
+            drawn = [
+                draw_mixer(self.covers, topology, how, shape, seed)
+                for (_, _, shape), seed in zip(places, seeds, strict=True)
+            ]
+            # Of the exact values: the dtype of the weights rounds them, and may change.
+            self._mixer_checksum = checksum(drawn)
+            return {
+                f"mixer_{n}": mixer.to(like.device, self._dtype_of(layer))
+                for n, (mixer, (layer, _, _)) in enumerate(zip(drawn, places, strict=True))
+            }
         *_, (_, last) = directed.spans(self.stacks(), how.granularity)
         size = min(how.bank or last.stop, last.stop)
         if how.redraw_every is not None and how.destinations is not None:
@@ -226,6 +234,25 @@ class CoverState(nn.Module):
         index = bank.index.view(np.uint8)
         arrays = {"bytes": index, "table": bank.table, "inverse": bank.inverse_table}
         return {f"route_{k}": torch.from_numpy(v).to(like.device) for k, v in arrays.items()}
+
+    def _dtype_of(self, layer: MixingLayer) -> torch.dtype:
+        """The dtype of a layer's lifted weights, which its mixers have too."""
+        stacks = set(self.stacks().values())  # tied weights have another layer's name
+        own = self.net.get_submodule(layer.name).parameters()
+        return next(weight.dtype for weight in own if weight in stacks)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """As torch's, for ``double()`` and the like; mixers are then drawn again from their seed.
+
+        Cast mixers would keep the rounding of the earlier dtype, and differ from those of a model
+        that is loaded from a checkpoint.
+        """
+        before = [mixer.dtype for mixer in self.mixers().values()]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if [mixer.dtype for mixer in self.mixers().values()] != before:
+            drawn, self._drawn = self._drawn, -1
+            self._draw(drawn)
+        return self
 
     # --- optimizers -------------------------------------------------------------------------------
 
@@ -259,7 +286,7 @@ class CoverState(nn.Module):
         max_norm = checks.check_float("max_norm", max_norm, 0, infinite=True)
         grads = {p: p.grad for p in self.parameters() if p.grad is not None}
         own = [grads.pop(s) for s in self.stacks().values() if s in grads]  # type: ignore[call-overload]
-        squares = [grad.flatten(1).abs().square().sum(1) for grad in own]
+        squares = [grad.reshape(len(grad), -1).abs().square().sum(1) for grad in own]
         covers = len(next(iter(self.stacks().values())))
         squares += [grad.abs().square().sum().expand(covers) for grad in grads.values()]
         if not squares:
@@ -322,8 +349,9 @@ class CoverState(nn.Module):
         self._draw(redraws)
 
     def _checksum(self) -> int:
-        drawn = [self.route_index, self.route_table] if self.is_directed else self.mixers().values()
-        return checksum(drawn)
+        if self.is_directed:
+            return checksum([self.route_index, self.route_table])
+        return self._mixer_checksum
 
 
 def checksum(drawn: Iterable[Tensor]) -> int:

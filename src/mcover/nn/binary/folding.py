@@ -272,7 +272,7 @@ class PackedLayer(nn.Module):
     def _convolved(self, h: Tensor) -> Tensor:
         """Fields of all patches. Padding is 0; as bits it is -1, and what that adds is undone."""
         at: Any = self.at
-        edge = F.pad(torch.zeros(1, *h.shape[1:]), at.padding, value=1.0)
+        edge = F.pad(torch.zeros(1, *h.shape[1:], dtype=torch.float32), at.padding, value=1.0)
         undone = F.conv2d(edge, self._signs().float(), None, at.stride, 0, at.dilation)
         padded = F.pad(h.float(), at.padding)
         patches = F.unfold(padded, self.shape[2:], at.dilation, 0, at.stride) > 0

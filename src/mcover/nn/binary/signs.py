@@ -216,7 +216,7 @@ def binarize(
     if any(isinstance(module, Covered) for module in model.modules()):
         raise McoverError("the model is covered; write lift(binarize(model), ...).")
     chosen = _chosen(model, select, skip)
-    made = copy.deepcopy(model, without_graph(model))
+    made = _copied(model)
     done = set()
     for name in chosen:
         at, _, key = name.rpartition(".")
@@ -340,12 +340,26 @@ def bake(model: nn.Module) -> nn.Module:
     latents(model)
     if any(isinstance(module, Covered) for module in model.modules()):
         raise McoverError("the model is covered; write bake(collapse(model, ...)).")
-    made = copy.deepcopy(model, without_graph(model))
+    made = _copied(model)
     for module in tuple(made.modules()):
         if parametrize.is_parametrized(module):
             for key, parts in tuple(module.parametrizations.items()):  # type: ignore[union-attr,operator]
                 if isinstance(parts[0], SignWeight):
                     parametrize.remove_parametrizations(module, key)
+    return made
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A deep copy whose parametrizations can be changed without changing those of the model.
+
+    Torch keeps a parametrized tensor as a property of the module's class, which it makes for that
+    module; deep copies share it. So each parametrized module of the copy gets a class of its own.
+    """
+    made = copy.deepcopy(model, without_graph(model))
+    for module in made.modules():
+        if parametrize.is_parametrized(module):
+            kind = type(module)
+            module.__class__ = type(kind.__name__, kind.__bases__, dict(vars(kind)))
     return made
 
 

@@ -1,0 +1,372 @@
+"""Annealing of factor graphs of discrete variables, along the routes of their M-covers.
+
+The general lift of the paper, usable: any objective that is a sum of local losses. It is for small
+graphs; ±1 patterns have an annealer of their own, which is hundreds of times faster.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import ArrayLike, NDArray
+
+from mcover import checks
+from mcover.annealing.options import RSA, AnnealOptions, bank_size, couplings_of
+from mcover.annealing.reads import AnnealStatus, listen
+from mcover.annealing.result import reads_text
+from mcover.annealing.schedules import AutoSchedule
+from mcover.annealing.trajectory import Trajectory
+from mcover.errors import McoverError
+from mcover.factor_graph import FactorGraph, GraphCover, lift_bank
+from mcover.plain import brief
+from mcover.routing import draw_bank
+from mcover.tables import facts, html_table
+from mcover.topology import Identity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METHOD = RSA(5, coupling=0.3)
+"""What :func:`mcover.anneal` takes for graphs where no method is given: without a planted solution
+routes found no better minima than replicas."""
+
+_SLICE_SECONDS = 0.1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Assignment:
+    """A value for each variable of a graph, and the objective there."""
+
+    values: tuple[Any, ...]
+    objective: float
+    read: int
+    cover: int | None  # which cover it is; None is the majority of the covers
+
+    def __repr__(self) -> str:
+        whose = "the majority" if self.cover is None else f"cover {self.cover}"
+        where = f"{whose} of read {self.read}"
+        return f"<Assignment: objective {self.objective:.6g}, {where}, {checks.shown(self.values)}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GraphResult:
+    """What :func:`mcover.anneal` returns for a factor graph; arrays have an entry for each read.
+
+    ``len(result)``, ``result[3]`` and iteration give the best :class:`Assignment` of each read.
+    Its candidates are the covers and their majority: on graphs without a planted solution the
+    covers need not agree.
+    """
+
+    values: NDArray[Any]  # final values of all covers, (reads, M, variables)
+    energy: NDArray[np.float64]  # final lifted objective, summed over covers
+    majority: NDArray[Any]  # the commonest value of each variable, ties go to cover 0
+    objective: NDArray[np.float64]  # of the majority
+    cover_objective: NDArray[np.float64]  # of each cover, (reads, M)
+    proposals: NDArray[np.int64]
+    seconds: NDArray[np.float64]  # CPU time of the read's thread
+    sweeps: NDArray[np.int64]  # fewer than planned where a read was interrupted or reached zero
+    finished: NDArray[np.bool_]
+    trajectory: Trajectory
+    lifts: tuple[GraphCover, ...]  # the lifted graph of each read, with its last routes
+    options: AnnealOptions
+    interrupted: bool
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Assignment]:
+        return (self[read] for read in range(len(self)))
+
+    def __getitem__(self, read: int) -> Assignment:
+        read = checks.check_int("read", read)
+        if not -len(self) <= read < len(self):
+            raise IndexError(f"there is no read {read}; the result has {len(self)}.")
+        read %= len(self)
+        cover = int(np.argmin(self.cover_objective[read]))
+        if self.objective[read] <= self.cover_objective[read, cover]:
+            of, objective, chosen = self.majority[read], self.objective[read], None
+        else:
+            of, chosen = self.values[read, cover], cover
+            objective = self.cover_objective[read, cover]
+        return Assignment(tuple(of.tolist()), float(objective), read, chosen)
+
+    @property
+    def best(self) -> Assignment:
+        """The assignment with the lowest objective."""
+        return min(self, key=lambda one: one.objective)
+
+    def plot(self) -> Figure:
+        """Energy, acceptance and overlap between covers of each read (thin), their mean (thick)."""
+        return self.trajectory.plot(f"{brief(self.options.method)}, {reads_text(len(self))}")
+
+    def __repr__(self) -> str:
+        return facts("GraphResult", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_table("GraphResult", [], self._facts())
+
+    def _facts(self) -> list[list[str]]:
+        best, temperatures = self.best, self.options.schedule.temperatures()
+        whose = "majority" if best.cover is None else f"cover {best.cover}"
+        ends = f"T = {temperatures[0]:.4g} to {temperatures[-1]:.4g}"
+        state = ", interrupted" if self.interrupted else ""
+        return [
+            ["graph", repr(self.lifts[0].graph).strip("<>").removeprefix("FactorGraph: ")],
+            ["method", brief(self.options.method)],
+            ["schedule", f"{self.options.schedule.kind}, {ends}, {len(temperatures)} sweeps"],
+            ["reads", f"{len(self)}, {np.count_nonzero(self.finished)} finished{state}"],
+            ["best objective", f"{best.objective:.6g} ({whose} of read {best.read})"],
+            ["time", f"{self.seconds.sum():.3g} core seconds"],
+        ]
+
+
+def check_options(graph: FactorGraph, options: AnnealOptions) -> None:
+    """Refuses options that are of ±1 patterns only."""
+    example = "glauber or metropolis"
+    if options.rule not in ("glauber", "metropolis"):
+        raise McoverError(
+            f"rule is {options.rule!r}, and a factor graph is given; write {example}."
+        )
+    if options.energy != AnnealOptions.energy:
+        raise McoverError("a factor graph has an objective of its own; leave energy out.")
+    if options.method.covers > 1 and not isinstance(options.method.topology, Identity):
+        bank_size(options.method, graph.variables)
+
+
+class GraphReads:
+    """Independent reads of a graph on threads, each with routes of its own."""
+
+    def __init__(
+        self,
+        graph: FactorGraph,
+        options: AnnealOptions,
+        seeds: Sequence[SeedSequence],
+        initial_states: ArrayLike | None,
+        record: Callable[[AnnealOptions], NDArray[np.int64]],
+        threads: int,
+    ) -> None:
+        """``record`` says after which sweeps the trajectory is kept, once they are known."""
+        from mcover.annealing.graph_chain import losses_of, tables_of, typical_change
+
+        check_options(graph, options)
+        self.graph, self.seeds = graph, seeds
+        self.losses = losses_of(graph)
+        self.tables = tables_of(graph, self.losses)
+        if isinstance(options.schedule, AutoSchedule):
+            # Where changes cost about T, half of them are accepted; at an eighth, hardly any.
+            scale = typical_change(graph, self.losses) or 1.0
+            options = replace(options, schedule=options.schedule.from_temperature(scale, 1.0))
+        self.options, self.points = options, record(options)
+        self.temperatures, self.couplings = options.schedule.temperatures(), couplings_of(options)
+        self.reads, self.threads = len(seeds), min(threads, len(seeds))
+        self.covers = options.method.covers
+        incidences = sum(len(factor.variables) ** 2 for factor in graph.factors)
+        needed = self.threads * 64 * self.covers * incidences
+        remedy = "take a smaller bank, fewer covers or workers"
+        checks.check_memory(needed, f"{self.covers} covers of {graph!r}", remedy)
+        self.starts = self._starts(initial_states)
+        shape = (self.reads, graph.variables, self.covers)
+        self.indices = np.zeros(shape, dtype=np.int64)
+        self.energy, self.acceptance = np.full((2, self.reads), np.nan)
+        self.sweeps, self.proposals = np.zeros((2, self.reads), dtype=np.int64)
+        self.seconds = np.zeros(self.reads)
+        self.done = np.zeros(self.reads, dtype=bool)
+        self.last = 0
+        self.lifts: list[GraphCover | None] = [None] * self.reads
+        blank = {
+            name: np.full((self.reads, len(self.points)), np.nan)
+            for name in ("energy", "acceptance", "overlap", "cover_overlap")
+        }
+        self.course = Trajectory(self.points, self.temperatures[self.points], **blank)
+
+    def all(
+        self,
+        interrupt: Callable[[], bool] | None,
+        progress: Callable[[AnnealStatus], None] | None,
+    ) -> GraphResult:
+        """Runs all reads on threads while the caller's thread listens."""
+        begin = time.perf_counter()
+        show = None if progress is None else lambda: progress(self.status(begin))
+        tasks = [(read, seed) for read, seed in enumerate(self.seeds)]
+        return self.result(listen(self.threads, self.read, tasks, interrupt, show))
+
+    def read(self, read: int, seed: SeedSequence, halt: threading.Event) -> None:
+        """Anneals one read; looks at ``halt`` between slices of about a tenth of a second."""
+        from mcover.annealing.chain import ORDERS
+        from mcover.annealing.graph_chain import random_values
+
+        begin, options, length = time.thread_time(), self.options, len(self.temperatures)
+        route_seed, redraw_seed, chain_seed = seed.spawn(3)
+        rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
+        values = random_values(rng, [len(one) for one in self.graph.domains], self.covers)
+        if self.starts is not None:
+            values = self.starts[read].copy()
+        redraw_every = options.method.redraw_every or length
+        redraws = np.arange(redraw_every, length, redraw_every)
+        stops = np.unique(np.concatenate([self.points + 1, redraws, [length]]))
+        chain: Any = None
+        here, slice_, accepted_since, moves_since, over = 0, 1, 0, 0, False
+        while here < length and not over and not halt.is_set():
+            if here % redraw_every == 0:
+                lifted = self._lift(redraw_seed.spawn(1)[0] if here else route_seed)
+                chain, self.lifts[read] = self._chain(lifted, values, rng), lifted
+            there = min(here + slice_, int(stops[np.searchsorted(stops, here, side="right")]))
+            if options.stop_at_zero:
+                there = here + 1
+            since = time.perf_counter()
+            accepted_since += chain.run(
+                self.temperatures[here:there],
+                self.couplings[here:there],
+                options.rule == "metropolis",
+                ORDERS.index(options.order),
+            )
+            took = max(time.perf_counter() - since, 1e-6)
+            slice_ = max(1, min(2 * slice_, int((there - here) * _SLICE_SECONDS / took)))
+            moves_since += (there - here) * values.size
+            self.proposals[read] += (there - here) * values.size
+            here = there
+            self.indices[read], self.sweeps[read], self.last = values, here, read
+            self.energy[read], self.acceptance[read] = chain.energy(), accepted_since / moves_since
+            self.seconds[read] = time.thread_time() - begin
+            over = options.stop_at_zero and self._value(_majority(values)) <= 0
+            point = int(np.searchsorted(self.points, here - 1))
+            if point < len(self.points) and self.points[point] == here - 1:
+                self.course.energy[read, point] = self._share(read)
+                self.course.acceptance[read, point] = self.acceptance[read]
+                if self.covers > 1:
+                    self.course.cover_overlap[read, point] = _agreement(values)
+                accepted_since = moves_since = 0
+        self.done[read] = over or here == length
+
+    def result(self, interrupted: bool) -> GraphResult:
+        """Gathers the reads that were begun."""
+        begun = np.flatnonzero(self.sweeps > 0)
+        if not len(begun):
+            raise KeyboardInterrupt  # stopped before the first sweep: there is nothing to return
+        indices = self.indices[begun]
+        majority = np.stack([_majority(one) for one in indices])
+        course = {
+            name: getattr(self.course, name)[begun]
+            for name in ("energy", "acceptance", "overlap", "cover_overlap")
+        }
+        return GraphResult(
+            values=self._decoded(indices.transpose(0, 2, 1)),
+            energy=self.energy[begun],
+            majority=self._decoded(majority),
+            objective=np.array([self._value(one) for one in majority]),
+            cover_objective=np.array([[self._value(own) for own in one.T] for one in indices]),
+            proposals=self.proposals[begun],
+            seconds=self.seconds[begun],
+            sweeps=self.sweeps[begun],
+            finished=self.done[begun],
+            trajectory=replace(self.course, **course),
+            lifts=tuple(one for read in begun if (one := self.lifts[read]) is not None),
+            options=self.options,
+            interrupted=interrupted,
+        )
+
+    def status(self, begin: float) -> AnnealStatus:
+        """A snapshot for the progress bar."""
+        elapsed = time.perf_counter() - begin
+        share = float(self.sweeps.sum() / (self.reads * len(self.temperatures)))
+        share = max(share, float(self.done.mean()))
+        return AnnealStatus(
+            reads_done=int(self.done.sum()),
+            reads=self.reads,
+            share=share,
+            temperature=float(self.temperatures[max(int(self.sweeps[self.last]) - 1, 0)]),
+            energy=self._share(self.last),
+            acceptance=float(self.acceptance[self.last]),
+            seconds=elapsed,
+            seconds_left=elapsed * (1 - share) / share if share else np.nan,
+        )
+
+    def _lift(self, seed: SeedSequence) -> GraphCover:
+        method, graph = self.options.method, self.graph
+        if isinstance(method.topology, Identity):
+            # Contexts are whole covers, so one destination of each factor says all.
+            kept = {a: factor.variables[:1] for a, factor in enumerate(graph.factors)}
+            itself = range(self.covers)
+            keys = [(a, i, j) for a, of in kept.items() for i in of
+                    for j in graph.factors[a].variables if i != j]  # fmt: skip
+            if all(not factor.directed for factor in graph.factors):
+                return GraphCover(graph, self.covers, kept, dict.fromkeys(keys, itself))
+        if method.bank is None or isinstance(method.topology, Identity):
+            return graph.lift(method.topology, self.covers, seed=seed)
+        size = bank_size(method, graph.variables)
+        bank = draw_bank(method.topology, self.covers, graph.variables, size, seed)
+        return lift_bank(graph, bank)
+
+    def _chain(self, lifted: GraphCover, values: NDArray[np.int64], rng: Any) -> Any:
+        from mcover.annealing.graph_chain import CallingChain, CompiledChain
+
+        if self.tables is None:
+            return CallingChain(lifted, values, self.losses, rng)
+        return CompiledChain(lifted, values, self.tables, rng)
+
+    def _share(self, read: int) -> float:
+        """Energy per cover and factor."""
+        return float(self.energy[read]) / (self.covers * len(self.graph.factors))
+
+    def _value(self, indices: NDArray[np.int64]) -> float:
+        """The base objective at indices into the domains."""
+        return sum(
+            float(factor.loss(*(self.graph.domains[j][indices[j]] for j in factor.variables)))
+            for factor in self.graph.factors
+        )
+
+    def _decoded(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Values in place of indices into the domains, variables last."""
+        found = np.empty(indices.shape, dtype=object)
+        for j, domain in enumerate(self.graph.domains):
+            for k, value in enumerate(domain):
+                found[..., j][indices[..., j] == k] = value
+        kinds = {type(value) for domain in self.graph.domains for value in domain}
+        if kinds <= {int}:
+            return found.astype(np.int64)
+        return found.astype(bool) if kinds == {bool} else found
+
+    def _starts(self, initial_states: ArrayLike | None) -> NDArray[np.int64] | None:
+        """Indices into the domains of given values, (reads, variables, M)."""
+        if initial_states is None:
+            return None
+        given, variables = np.asarray(initial_states), self.graph.variables
+        whole = (self.reads, self.covers, variables)
+        if given.ndim == 0 or given.shape != whole[3 - given.ndim :]:
+            raise McoverError(
+                f"initial_states has shape {given.shape}; write the values of the {variables} "
+                f"variables, of the covers, {whole[1:]}, or of all reads too, {whole}."
+            )
+        found = np.empty(whole, dtype=np.int64)
+        given = np.broadcast_to(given, whole)
+        for j, domain in enumerate(self.graph.domains):
+            places = {value: k for k, value in enumerate(domain)}
+            for at in np.ndindex(whole[:2]):
+                value = given[at][j]
+                value = value.item() if isinstance(value, np.generic) else value
+                if value not in places:
+                    raise McoverError(
+                        f"initial_states has {value!r} for variable {j}; write one of its values, "
+                        f"{checks.shown(domain)}."
+                    )
+                found[at][j] = places[value]
+        return found.transpose(0, 2, 1).copy()
+
+
+def _majority(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The commonest index of each row, (variables, M) → (variables,); ties go to cover 0."""
+    votes = (indices[:, :, None] == indices[:, None, :]).sum(axis=2)
+    return np.take_along_axis(indices, votes.argmax(axis=1)[:, None], axis=1)[:, 0]
+
+
+def _agreement(indices: NDArray[np.int64]) -> float:
+    """Mean over pairs of covers of +1 where they agree and −1 where not: an overlap for ±1."""
+    covers = indices.shape[1]
+    agree = (indices[:, :, None] == indices[:, None, :]).sum(axis=(1, 2)) - covers
+    return float(np.mean(2 * agree / (covers * (covers - 1)) - 1))
