@@ -209,6 +209,7 @@ RECEIVERS: dict[str, Made] = {
     "AnnealResult": result,
     "Trajectory": lambda: result().trajectory,
     "Covered": covered,
+    "GraphResult": lambda: mcover.anneal(graph(), num_sweeps=2, seed=0),
     "AutoSchedule": annealing.AutoSchedule,
     "Solution": solution,
     "Sign": binary.Sign,

@@ -35,10 +35,12 @@ MODULES = (
 RETURNED = (
     "AnnealResult",
     "AnnealStatus",
+    "Assignment",
     "Comparison",
     "Covered",
     "Estimate",
     "Folded",
+    "GraphResult",
     "NextRoutes",
     "Solution",
     "SolveStatus",

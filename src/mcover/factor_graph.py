@@ -181,7 +181,7 @@ def _domains(domains: Any, variables: int) -> tuple[tuple[Any, ...], ...]:
     given = domains if isinstance(domains, Mapping) else dict.fromkeys(range(variables), domains)
     for variable, values in given.items():
         checks.check_int("a variable of domains", variable, 0, variables - 1)
-        if isinstance(values, str) or not _countable(values) or _repeats(values):
+        if isinstance(values, str | bytes) or not _countable(values) or _repeats(values):
             raise McoverError(
                 f"the domain of variable {variable} is {checks.shown(values)}; write its values, "
                 "each once, such as (-1, 1) or range(3)."

@@ -42,6 +42,7 @@ def load_problem(path: str | Path, hidden: int = 1) -> Problem:
         teacher = None
     else:
         raise McoverError(f"cannot read {path}; write a file that ends in .npz, .npy or .csv.")
+    hidden = checks.check_int("hidden", hidden, 1)
     if hidden == 1:
         return Perceptron(patterns, labels, teacher)
     return Committee(patterns, labels, hidden, teacher)

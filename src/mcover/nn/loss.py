@@ -65,7 +65,8 @@ def cover_loss(
     covers = len(stacks[0])
     if passes is None:
         passes = max(getattr(stack, _PASSES, 1) for stack in stacks)
-    passes = checks.check_int("passes", passes, 1)
+    longest = max((stack.shape[1] for stack in stacks if stack.ndim > 1), default=1)
+    passes = checks.check_int("passes", passes, 1, max(1, longest))  # they lie along the batch
     if each:
         trees.check_covers_first(target, covers, "each=True", "each=False for a target")
     else:
