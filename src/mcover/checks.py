@@ -27,6 +27,8 @@ _CPU_FILES = (
     ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
 )
 
+_LONGEST_PATH = 4096  # characters; Linux allows no more bytes
+
 T = TypeVar("T")
 
 
@@ -210,7 +212,7 @@ def check_path(name: str, value: Any) -> Path:
     if isinstance(value, str | os.PathLike):
         with contextlib.suppress(Exception):  # the __fspath__ of a user's class
             text = os.fspath(value)
-            if isinstance(text, str) and text and "\0" not in text:
+            if isinstance(text, str) and text and "\0" not in text and len(text) < _LONGEST_PATH:
                 return Path(text)
     raise McoverError(f"{name} is {shown(value)}; write a path as text or pathlib.Path.")
 

@@ -223,6 +223,7 @@ def lift_bank(graph: FactorGraph, bank: Bank) -> GraphCover:
 
 def check_length(name: str, values: Any, length: int, example: str) -> None:
     """Refuses what does not have so many entries, or none at all: a mapping, a set, a number."""
+    checks.check_unmasked(name, values)
     try:
         seen = None if isinstance(values, str | bytes | Mapping | Set) else len(values)
     except Exception:  # no length, or one that a user wrote

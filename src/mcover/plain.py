@@ -73,7 +73,7 @@ def brief(value: Any) -> str:
         named = [(one.name, getattr(value, one.name)) for one in fields(value) if one.init]
         shown = [f"{name}={brief(of)}" for name, of in named if of not in (None, 0, False)]
         return f"{type(value).__name__}({', '.join(shown)})"
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    return f"{value:.6g}" if isinstance(value, float) else checks.shown(value)
 
 
 def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
@@ -103,7 +103,7 @@ def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
             raise McoverError(f"{name} has {len(plain)} entries; write {len(of)}.")
         pairs = zip(of, plain, strict=True)
         return tuple(from_plain(a, p, f"{name}[{i}]") for i, (a, p) in enumerate(pairs))
-    if is_dataclass(annotation):
+    if isinstance(annotation, type) and is_dataclass(annotation):
         return _from_fields(annotation, plain, name)
     return _from_scalar(annotation, plain, name)
 

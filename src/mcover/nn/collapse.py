@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
@@ -64,7 +65,7 @@ def _apart(covered: CoverState) -> str:
 def check_loader(name: str, loader: Any) -> None:
     """Refuses what has no batches of tensors in it."""
     is_batches = isinstance(loader, Iterable) and not isinstance(
-        loader, str | bytes | Mapping | Tensor | nn.Module
+        loader, str | bytes | Mapping | np.ndarray | Tensor | nn.Module
     )
     if not is_batches:
         raise McoverError(

@@ -28,6 +28,7 @@ from mcover.routing import BYTE_COVERS, draw_indexed_bank
 from mcover.seeds import seed_sequence
 
 _PAGE = 512  # bytes
+_LARGEST_STATE = 2**20  # bytes; a state has a page or two
 
 
 class CoverState(nn.Module):
@@ -320,6 +321,9 @@ class CoverState(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Takes over seed and counters; refused if the routes cannot be drawn again from them."""
+        is_bytes = isinstance(state, Tensor) and state.dtype == torch.uint8 and state.ndim == 1
+        if not is_bytes or state.is_meta or state.is_sparse or state.numel() > _LARGEST_STATE:
+            raise McoverError("this is not the state of a covered model, a tensor of bytes.")
         before = self.seed, self.steps, self.redraws
         try:
             given = json.loads(bytes(state.tolist()))
