@@ -24,6 +24,8 @@ def reading(**given: Any) -> Iterator[None]:
     """
     for name, values in given.items():
         checks.check_unmasked(name, values)
+        if isinstance(values, np.ndarray):  # a view may repeat a few numbers; a copy does not
+            checks.check_memory(9 * values.size, f"{name} of shape {values.shape}", "write fewer")
     try:
         yield
     except (ValueError, TypeError):
