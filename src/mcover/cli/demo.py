@@ -241,8 +241,8 @@ def _compare_networks(epochs: int, folder: Path) -> None:
     *plain, covered = (of[:, -1] for of in curves.values())
     differences = [statistics.paired(covered, one).difference for one in plain]
     say(
-        f"{time.perf_counter() - begin:.0f} s; brackets are 95 % intervals over {_SEEDS} seeds; "
-        "one that contains 0 leaves open which\nis better. "
+        f"{time.perf_counter() - begin:.0f} s; brackets are 95 % intervals over {_SEEDS} seeds;\n"
+        "one that contains 0 leaves open which is better. "
         "Collapse minus plain, in points of error:\n"
         f"{differences[0]:+.2f} at equal steps,\n{differences[1]:+.2f} at equal gradients."
     )
