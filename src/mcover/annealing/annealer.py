@@ -138,9 +138,10 @@ def anneal(
     if graph is not None and executor is not None:
         raise McoverError("a factor graph is annealed on threads; leave executor out.")
     # Before anything is made for each read.
-    checks.check_memory(1024 * num_reads, f"{num_reads} reads", "take fewer reads")
     if graph is None:
         _check_memory(data, options, num_reads, record, min(threads, num_reads))
+    checks.check_memory(1024 * num_reads, f"{num_reads} reads", "take fewer reads")
+    if graph is None:
         starts = _starts(initial_states, num_reads, method.covers, data.sites)
     seeds = seed_sequence(seed).spawn(num_reads)
 

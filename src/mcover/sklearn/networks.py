@@ -8,6 +8,7 @@ they are: put a scaler in front.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -146,6 +147,8 @@ class _Network(CallbackSupportMixin, BaseEstimator):
         """Fresh weights, covers, optimizer and history."""
         random = random_state(self.random_state)
         weights_seed, lift_seed, order_seed = random.randint(2**31, size=3).tolist()
+        kinds = int, np.integer, Sequence, np.ndarray
+        checks.check_instance("hidden_layer_sizes", self.hidden_layer_sizes, kinds, "e.g. (100,)")
         given = np.atleast_1d(checks.as_array("hidden_layer_sizes", self.hidden_layer_sizes))
         sizes = [checks.check_int("hidden_layer_sizes", size, 1) for size in given.tolist()]
         activation = checks.check_choice("activation", self.activation, tuple(_ACTIVATIONS))
@@ -213,6 +216,10 @@ class _Network(CallbackSupportMixin, BaseEstimator):
             X, y = validate_data(self, X, y, dtype=_FLOATS, reset=reset, **self._target_checks)
             weight = _check_sample_weight(
                 sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            )
+        if not np.all(np.isfinite(weight)) or not np.any(weight):
+            raise McoverError(
+                "sample_weight is not finite, or zero for all samples; write weights."
             )
         return X, y, weight
 
@@ -348,6 +355,8 @@ class MCoverMLPClassifier(ClassifierMixin, _Network):
 
     def _first_targets(self, y: NDArray[Any], classes: Any = None) -> NDArray[Any]:
         check_classification_targets(y)
+        if classes is not None:
+            classes = checks.as_array("classes", classes)
         self.classes_ = np.unique(y if classes is None else classes)
         return self._more_targets(y)
 

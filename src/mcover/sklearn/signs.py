@@ -216,7 +216,7 @@ class MCoverPerceptronClassifier(CallbackSupportMixin, ClassifierMixin, BaseEsti
         def ask(question: int, seed: int) -> tuple[AnnealResult, Signs, NDArray[np.int64]]:
             problem = Committee(patterns, np.where(labels == question, 1, -1), hidden)
             reads = {"num_reads": students, "seed": seed, "workers": threads}
-            result = anneal(problem, method, schedule=schedule, **reads)
+            result = anneal(problem, method=method, schedule=schedule, **reads)
             if result.interrupted:
                 raise KeyboardInterrupt
             if readout == "majority":
