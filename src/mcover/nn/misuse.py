@@ -6,6 +6,8 @@ import inspect
 import sys
 from typing import Any
 
+import torch
+
 from mcover.errors import McoverError
 
 
@@ -16,9 +18,12 @@ def check_trainer() -> None:
     covers, as :class:`mcover.hf.CoverTrainer` does.
     """
     trainer: Any = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
-    frame = inspect.currentframe() if trainer is not None else None
+    if trainer is None or torch.compiler.is_compiling():  # compiled code has no frames to look at
+        return
+    frame = inspect.currentframe()
     while frame is not None:
-        caller = frame.f_locals.get("self")
+        is_loss = frame.f_code.co_name == "compute_loss"  # reading the locals of all is slow
+        caller = frame.f_locals.get("self") if is_loss else None
         if isinstance(caller, trainer):
             kind = type(caller)
             own = kind.compute_loss is not trainer.compute_loss
