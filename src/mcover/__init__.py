@@ -9,6 +9,7 @@ imported by the functions that use them.
 """
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from mcover import permutations as permutations
@@ -69,20 +70,24 @@ __all__ = [
 ]
 
 
-_MODULES = ("annealing", "nn", "optim", "permutations", "statistics")
+_MODULES = ("annealing", "permutations", "statistics")
+_WITH_TORCH = ("cover_loss", "lift", "nn", "optim")
+_INTEGRATIONS = ("distributed", "hf", "lightning", "optuna", "sklearn")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES, "__doc__", "__version__"})
+    """Without torch also without the names that need it: ``help(mcover)`` looks at all of them."""
+    names = {*__all__, *_MODULES, *_WITH_TORCH, "__doc__", "__version__"}
+    return sorted(names if find_spec("torch") else names - {*_WITH_TORCH})
 
 
 def __getattr__(name: str) -> Any:
-    """Imports torch when a name that needs it is first used."""
-    if name not in ("cover_loss", "lift", "nn", "optim"):
+    """Imports torch, or an integration and its framework, when such a name is first used."""
+    if name in ("nn", "optim", *_INTEGRATIONS):  # without its packages each names the extra
+        return importlib.import_module(f"mcover.{name}")
+    if name not in _WITH_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        if name in ("nn", "optim"):
-            return importlib.import_module(f"mcover.{name}")
         from mcover import nn
     except ModuleNotFoundError as error:
         if error.name != "torch":

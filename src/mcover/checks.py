@@ -1,7 +1,7 @@
-"""Checks of arguments, with one wording and one meaning for the whole package.
+"""Checks of arguments, with the same wording throughout the package.
 
-Each check returns the value as a plain Python type, so that narrow NumPy integers and 0-d arrays
-never reach the code that called it.
+Each check returns the value as a plain Python type, so that callers never see narrow NumPy integers
+or 0-d arrays.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from mcover.errors import McoverError, TooLargeError
 
 MEMORY_VARIABLE = "MCOVER_MEMORY_LIMIT"
-# Containers: version 2 of cgroups, then version 1. The files hold the limit of the container, where
-# the operating system itself reports the whole machine.
+# Limits of a container, in cgroups version 2 and version 1. The operating system reports the memory
+# and CPUs of the whole machine.
 _MEMORY_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _CPU_FILES = (
     ("/sys/fs/cgroup/cpu.max",),
@@ -33,18 +33,27 @@ T = TypeVar("T")
 
 
 def shown(value: Any) -> str:
-    """A value in an error message, shortened where its repr is long; a repr may fail."""
+    """A value as text for an error message: its repr, shortened; a repr may fail.
+
+    >>> shown(np.zeros((3, 40)))
+    'an ndarray of shape (3, 40)'
+    """
     if isinstance(value, int) and abs(value) >= 10**20:
         return "an integer of more than 20 digits"
+    kind = type(value).__name__
+    article = "an" if kind[:1].lower() in "aeiou" or kind == "ndarray" else "a"
     try:
         text = repr(value.item() if isinstance(value, np.generic) else value)
+        if len(text) <= 80:
+            return text
+        shape = getattr(value, "shape", None)  # of an array, a tensor or a table
+        return f"{article} {kind} of shape {tuple(shape)}" if shape else f"{text[:60]}… ({kind})"
     except Exception:
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
+        return f"{article} {kind}"
 
 
 def check_int(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """A whole number in [least, most] that fits in 64 bits, as every count does.
+    """An integer in [least, most] that fits in 64 bits.
 
     >>> check_int("bank", np.uint8(10), 1)
     10
@@ -69,7 +78,7 @@ def check_float(
     below: float = math.inf,
     infinite: bool = False,
 ) -> float:
-    """A real number in [least, most] and in (above, below); finite unless ``infinite``.
+    """A real number in [least, most] and in (above, below), finite unless ``infinite``.
 
     >>> check_float("share", 0.5, 0, below=1)
     0.5
@@ -80,7 +89,7 @@ def check_float(
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
     try:
         number = float(value) if is_number else math.nan
-    except Exception:  # an integer beyond the range of floats, or a number that a user wrote
+    except Exception:  # an integer beyond the range of floats, or a user's number type
         number = math.nan
     fits = least <= number <= most and (above == -math.inf or number > above)
     fits = fits and (below == math.inf or number < below)
@@ -94,17 +103,17 @@ def check_float(
 def check_count_fields(
     of: Any, *names: str, optional: bool = False, most: int | None = None
 ) -> None:
-    """Checks fields of a frozen value: whole numbers of at least 1, or None where optional."""
+    """Checks fields of a frozen dataclass: integers of at least 1, or None if optional."""
     _check_fields(of, names, optional, check_int, least=1, most=most)
 
 
 def check_float_fields(of: Any, *names: str, optional: bool = False, **limits: Any) -> None:
-    """Checks fields of a frozen value: real numbers within limits, or None where optional."""
+    """Checks fields of a frozen dataclass: real numbers within limits, or None if optional."""
     _check_fields(of, names, optional, check_float, **limits)
 
 
 def check_bool_fields(of: Any, *names: str) -> None:
-    """Checks fields of a frozen value that are True or False."""
+    """Checks fields of a frozen dataclass that are True or False."""
     _check_fields(of, names, False, check_bool)
 
 
@@ -158,7 +167,7 @@ def check_bools(name: str, values: Any) -> NDArray[np.bool_]:
 
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
-    """Whatever NumPy reads as an array; its entries are for the caller to check.
+    """Anything that NumPy reads as an array; the caller checks the entries.
 
     >>> as_array("values", np.ma.masked_array([1.0, 2.0], [True, False]))
     Traceback (most recent call last):
@@ -168,18 +177,18 @@ values.filled(number), or values.compressed() without the masked entries.
     check_unmasked(name, values)
     try:
         given = np.asarray(values)
-    except Exception as error:  # ragged lists, and objects of users, which may raise anything
+    except Exception as error:  # ragged lists, and users' objects, which may raise anything
         raise McoverError(
             f"{name} is {shown(values)}, which NumPy cannot read as an array of numbers "
             f"({type(error).__name__}); write a list or an array, with rows of one length."
         ) from error
-    # An array may be a view that repeats a few numbers; checks and copies of it are not.
+    # A broadcast view may be much smaller than its copies.
     check_memory(9 * given.size, f"{name} of shape {given.shape}", "write fewer numbers")
     return given
 
 
 def check_unmasked(name: str, values: Any) -> None:
-    """Refuses masked arrays, also as rows of a list: whatever reads an array drops the mask."""
+    """Refuses masked arrays, also as rows of a list, because their masks would be ignored."""
     rows = values if isinstance(values, list | tuple) else [values]
     if any(isinstance(row, np.ma.MaskedArray) for row in rows):
         raise McoverError(
@@ -189,7 +198,7 @@ def check_unmasked(name: str, values: Any) -> None:
 
 
 def check_instance(name: str, value: Any, kinds: type[T] | tuple[type[T], ...], example: str) -> T:
-    """A value of one of some types; ``example`` says what to write."""
+    """A value of one of the given types; ``example`` says what to write."""
     if not isinstance(value, kinds):
         raise McoverError(f"{name} is {shown(value)}; write {example}.")
     return value
@@ -218,7 +227,7 @@ def check_path(name: str, value: Any) -> Path:
 
 
 def memory_limit() -> int:
-    """Bytes that one request may take: ``$MCOVER_MEMORY_LIMIT``, or half of the memory."""
+    """The bytes that one request may take: ``$MCOVER_MEMORY_LIMIT``, or half of the memory."""
     text = os.environ.get(MEMORY_VARIABLE)
     if text is not None:
         if not text.isdecimal() or int(text) == 0:
@@ -226,7 +235,7 @@ def memory_limit() -> int:
         return int(text)
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf: no limit of our own
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf: no limit
         total = 2**63 - 1
     for file in _MEMORY_FILES:
         with contextlib.suppress(OSError, ValueError):  # no such file, or the word "max"
@@ -245,7 +254,7 @@ def check_memory(needed: int, what: str, remedy: str) -> None:
 
 
 def cpus() -> int:
-    """CPUs that this process may use: its affinity, and the quota of its container."""
+    """The number of CPUs that this process may use, by its affinity and its container's quota."""
     has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
     count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     for files in _CPU_FILES:
@@ -273,7 +282,7 @@ def _range(least: float, most: float, above: float = -math.inf, below: float = m
 
 
 def check_writable(path: Any) -> Path:
-    """A path where a file can be written; checked before the work, not after it."""
+    """A path where a file can be written, for a check before a long run."""
     target = check_path("output", path)
     if not target.name or target.is_dir():
         raise McoverError(f"output is {shown(str(path))}; write the path of a file.")
@@ -281,7 +290,7 @@ def check_writable(path: Any) -> Path:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
-        # Permissions alone do not tell: think of a read-only file system, or of /proc.
+        # Permissions are not sufficient, e.g. for a read-only file system or /proc.
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -1,14 +1,14 @@
-"""numba's ``njit`` with a cache on disk that may be missing, read-only, stale or damaged.
+"""numba's ``njit`` with a checked cache on disk.
 
-A cache that cannot be used costs a compilation and never raises an exception. numba's keys hold the
-signature, and the CPU's name and features. Compiled functions also inline functions of other files
-in their folder, which numba does not see: so an entry is stale as soon as any source file of the
-folder has changed.
+If the cache is missing, read-only, stale or damaged, functions are compiled again, without an
+exception. numba's keys contain the signature, and the name and features of the CPU. But compiled
+functions also inline functions from other files of their folder, which numba's keys ignore. So here
+a change of any source file of the folder makes an entry stale.
 
-numba itself runs whatever machine code a file holds. Here every file begins with a checksum of the
-rest, and an entry names the function and the key that it was compiled for: a file with a flipped
-bit, or under another file's name, is compiled again. This guards against accidents, not against
-someone who may write to the folder and could change the Python files too.
+numba itself runs any machine code that it finds in a cache file. Here every file starts with a
+checksum of the rest, and an entry names the function and the key that it was compiled for, so a
+damaged or renamed file is not used. This protects from accidents, not from someone who can write to
+the folder, and who could change the Python files too.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(nogil=True, **options)(function)
-        with contextlib.suppress(RuntimeError, OSError):  # no folder that can be written
+        with contextlib.suppress(RuntimeError, OSError):  # no writable folder
             dispatcher._cache = _Cache(function)
         return dispatcher
 
@@ -48,8 +48,7 @@ class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
         return None if found is None or found[0] != self._name_of(key) else found[1]
 
     def _name_of(self, key: Any) -> str:
-        # The key alone is not enough: it hashes bytecode, where functions that differ in a constant
-        # are equal.
+        # The key alone is not enough: it hashes the bytecode, which does not contain constants.
         return repr((self._index_name, key))
 
     def _save_index(self, overloads: dict[Any, str]) -> None:
@@ -73,7 +72,7 @@ class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
             file.write(hashlib.sha256(content).digest() + content)
 
     def _read(self, path: str) -> Any:
-        """What was written; None if there is no such file, or its checksum is wrong."""
+        """The value in a file; None if the file does not exist or its checksum is wrong."""
         try:
             data = Path(path).read_bytes()
         except OSError:

@@ -17,4 +17,4 @@ class UnreachableError(McoverError):
 
 
 class McoverWarning(UserWarning):
-    """A request that has less effect than it seems to have, or may not be what was meant."""
+    """A request that has less effect than it seems, or may not be what was meant."""

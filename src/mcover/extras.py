@@ -1,6 +1,6 @@
-"""How to install the packages that an optional part of mcover needs.
+"""Messages about packages that optional parts of mcover need.
 
-mcover is on no package index, so every message that names an extra takes its words from here.
+mcover is not on a package index, so all messages take the command to install an extra from here.
 """
 
 
@@ -13,8 +13,8 @@ def missing(user: str, package: str | None, extra: str) -> ModuleNotFoundError:
     """The error of a part of mcover whose package is not installed.
 
     Args:
-        user: what needs the package, e.g. ``mcover.optuna``.
-        package: the missing package, by the name under which it is imported.
+        user: the part that needs the package, e.g. ``mcover.optuna``.
+        package: the missing package, under its import name.
         extra: the extra of mcover that installs it.
     """
     message = f"{user} needs {package}, which is not installed; run {install(extra)}"

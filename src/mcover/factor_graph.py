@@ -1,12 +1,12 @@
-"""The general M-cover, straight from the paper's equations: any objective that is a sum of factors.
+"""The general M-cover of any sum of local losses, written directly from the paper's equations.
 
 A base objective L(w) = Σ_a ℓ_a(w_∂a) becomes, for given routes ρ::
 
     L_M(W | ρ) = Σ_a 1/|∂a| Σ_{i∈∂a} Σ_α ℓ_{a→i}( w_i^(α), { w_j^(ρ_{a→i,j}(α)) : j ∈ ∂a∖i } ).
 
 The three steps are the paper's eq:base_factorized_objective, eq:mlayer_routed_local_loss and
-eq:mlayer_quenched_objective. The code is slow and short: it is the oracle of the fast lifts. Values
-may be spins, bits, floats or torch tensors: whatever the factors can take.
+eq:mlayer_quenched_objective. The code is short and slow, and it is the oracle of the fast lifts.
+Values may be spins, bits, floats, torch tensors, or any other arguments of the losses.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mcover.topology import Topology, as_topology
 class Factor:
     """One local loss ℓ_a over its variables ∂a.
 
-    The incidence losses ℓ_{a→i} are all ℓ_a, or else ``directed`` by destination i, called like
-    ``loss``; then their mean over ∂a must be the loss.
+    The incidence losses ℓ_{a→i} are ``directed[i]`` where given, with the arguments of ``loss``,
+    and ``loss`` otherwise. Their mean over ∂a must be the loss.
     """
 
     loss: Callable[..., Any]  # called with the values of ``variables``, in that order
@@ -41,11 +41,11 @@ class FactorGraph:
 
     Args:
         factors: :class:`~mcover.factor_graph.Factor` objects, or pairs ``(loss, variables)``.
-        domains: the values that :func:`mcover.anneal` may give to each variable: some values for
-            all of them, ``(-1, 1)`` by default, or a dict ``{variable: values}`` for those that
-            have others than ±1. The objectives take any values.
+        domains: the values of each variable for :func:`mcover.anneal`: the same for all of them,
+            ``(-1, 1)`` by default, or a dict ``{variable: values}`` for variables with other
+            values. The objectives accept any values.
 
-    An Ising triangle, its cover as an undirected graph again (``wiring="sym"``):
+    An Ising triangle, whose cover is an undirected graph again (``wiring="sym"``):
 
     >>> from mcover.topology import GaussianRing, Uniform
     >>> bond = lambda a, b: -a * b
@@ -54,7 +54,8 @@ class FactorGraph:
     >>> lifted.objective([[1, 1, 1]] * 4)
     -12.0
 
-    A 3-SAT formula of two clauses: how many are violated, summed over two covers.
+    A 3-SAT formula of two clauses; the objective is the number of violated clauses, summed over
+    covers:
 
     >>> formula = FactorGraph([
     ...     (lambda x, y, z: int(not (x or not y or z)), (0, 1, 2)),
@@ -77,7 +78,7 @@ class FactorGraph:
                 factor if isinstance(factor, Factor) else Factor(factor[0], tuple(factor[1]))
                 for factor in factors
             )
-        except Exception as error:  # an iterable of a user's may raise anything
+        except Exception as error:  # a user's iterable may raise anything
             example = "[(loss, (0, 1)), ...]"
             raise McoverError(f"factors cannot be read: {error}; write {example}.") from error
         if not self.factors:
@@ -108,8 +109,8 @@ class FactorGraph:
     ) -> GraphCover:
         """The exact directed M-cover: one route for each incidence a→i and each source j.
 
-        ``wiring="sym"`` (factors of at most two variables) sets ρ_{a→j,i} = ρ_{a→i,j}⁻¹, so that
-        both directions of a factor see the same edges: an ordinary M-cover of the graph.
+        ``wiring="sym"`` (for factors of at most two variables) sets ρ_{a→j,i} = ρ_{a→i,j}⁻¹, so
+        that both directions of a factor use the same edges: an ordinary M-cover of the graph.
         """
         topology = as_topology(topology)
         covers = checks.check_int("covers", covers, 1)
@@ -140,14 +141,14 @@ class GraphCover:
 
     graph: FactorGraph
     covers: int
-    destinations: Mapping[int, tuple[int, ...]]  # those retained of each factor
+    destinations: Mapping[int, tuple[int, ...]]  # the retained destinations of each factor
     routes: Mapping[tuple[int, int, int], Sequence[int]]  # ρ_{a→i,j} by (a, i, j)
 
     def __repr__(self) -> str:
         return f"<GraphCover: {self.covers} covers of {self.graph!r}, {len(self.routes)} routes>"
 
     def context(self, incidence: tuple[int, int], cover: int, values: Any) -> list[Any]:
-        """What ℓ_{a→i}, the incidence (a, i), reads for w_i^(α): a value for each variable of a."""
+        """The values that ℓ_{a→i}, the incidence (a, i), reads for w_i^(α), by variable of a."""
         a, i = incidence
         return [
             values[cover if j == i else int(self.routes[a, i, j][cover])][j]
@@ -192,15 +193,15 @@ def _domains(domains: Any, variables: int) -> tuple[tuple[Any, ...], ...]:
 def _repeats(values: Any) -> bool:
     try:
         return len(set(values)) < len(values)
-    except TypeError:  # values that cannot be told apart by hash, such as lists
+    except TypeError:  # unhashable values, such as lists
         return True
 
 
 def lift_bank(graph: FactorGraph, bank: Bank) -> GraphCover:
-    """The M-cover of a graph restricted to a bank's destinations, its routes shared by all factors.
+    """The M-cover of a graph with a bank's destinations and routes, shared by all factors.
 
-    Each retained incidence is exact; the mean over a factor's destinations is replaced by the
-    mean over those of them that the bank holds. A full bank is the exact directed lift.
+    Each retained incidence is exact. The mean over the destinations of a factor becomes the mean
+    over those in the bank. A full bank is the exact directed lift.
     """
     if bank.sources < graph.variables:
         raise McoverError(
@@ -222,11 +223,11 @@ def lift_bank(graph: FactorGraph, bank: Bank) -> GraphCover:
 
 
 def check_length(name: str, values: Any, length: int, example: str) -> None:
-    """Refuses what does not have so many entries, or none at all: a mapping, a set, a number."""
+    """Refuses anything but a sequence of this length."""
     checks.check_unmasked(name, values)
     try:
         seen = None if isinstance(values, str | bytes | Mapping | Set) else len(values)
-    except Exception:  # no length, or one that a user wrote
+    except Exception:  # no length, or a user's class that raises
         seen = None
     if seen is None:
         raise McoverError(f"{name} is {checks.shown(values)}; write a list: {example}.")
@@ -243,6 +244,9 @@ def _check_factor(index: int, factor: Factor) -> None:
         )
     for i in factor.variables:
         checks.check_int(f"a variable of factor {index}", i, 0)
-    strangers = set(factor.directed) - set(factor.variables)
-    if strangers:
-        raise McoverError(f"factor {index} has directed losses for {strangers}, not among its own.")
+    foreign = set(factor.directed) - set(factor.variables)
+    if foreign:
+        raise McoverError(
+            f"factor {index} has directed losses for {foreign}; write them for its own variables, "
+            f"{factor.variables}."
+        )

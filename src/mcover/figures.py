@@ -1,4 +1,8 @@
-"""Pictures of topologies and of annealing and training runs; they need the extra ``plot``."""
+"""Pictures of topologies and of annealing and training runs; they need the extra ``plot``.
+
+They are drawn from arrays that the caller computes. This module does not import topologies,
+permutations or annealing, so these may import it.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,15 @@ from functools import partial
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcover import checks
-from mcover.annealing import Trajectory
 from mcover.errors import McoverError
 from mcover.extras import missing
 from mcover.files import write_atomic
-from mcover.permutations import TABLE_COVERS, Routes, Sampler
-from mcover.seeds import Seed, streams
-from mcover.topology import Topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,6 @@ Floats = NDArray[np.float64]
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 FORMATS = ("png", "pdf", "svg")
 
-_SAMPLED_MARGINALS = 20_000
 _PANELS = {
     "energy": "energy per cover and pattern",
     "overlap": "teacher overlap R",
@@ -41,7 +40,7 @@ _PANELS = {
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
-    """An empty figure of so many inches; without matplotlib, an error that names the extra."""
+    """An empty figure, sizes in inches; without matplotlib, an error that names the extra."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -49,7 +48,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
             raise
         raise missing("a picture", "matplotlib", "plot") from error
 
-    class Picture(Figure):  # one that notebooks show although pyplot does not know it
+    class Picture(Figure):  # notebooks show it, although it is not made by pyplot
         def _repr_png_(self) -> bytes:
             written = BytesIO()
             self.savefig(written, format="png")
@@ -62,29 +61,29 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Writes a figure, in the format that the ending says; missing folders are created."""
+    """Writes a figure in the format of the file's ending; creates missing folders."""
     target = Path(path)
     ending = target.suffix.lstrip(".").lower()
     if ending not in FORMATS:
         raise McoverError(f"cannot write {target}; end the name in .png, .pdf or .svg.")
-    # Without the time of day, so that equal figures are equal files.
+    # Without dates, so that equal figures give equal files.
     metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(ending)
     return write_atomic(target, partial(figure.savefig, format=ending, dpi=150, metadata=metadata))
 
 
-def topology_figure(topology: Topology, covers: int, seed: Seed = 0) -> Figure:
-    """Q and the marginals of its law as heat maps, three drawn routes, and the spectrum."""
-    matrix = topology.matrix(covers)
-    sampler = Sampler(matrix)
-    for_marginals, for_routes = streams(seed, 2)
-    if covers <= TABLE_COVERS:
-        marginals, source = sampler.marginals, "exact"
-    else:
-        drawn = sampler.sample(_SAMPLED_MARGINALS, for_marginals)
-        marginals = np.stack([np.mean(drawn == beta, axis=0) for beta in range(covers)], axis=1)
-        source = f"{_SAMPLED_MARGINALS:,} routes"
+def topology_figure(
+    title: str, matrix: Floats, marginals: Floats, source: str, routes: NDArray[np.integer[Any]]
+) -> Figure:
+    """Q and the marginals of its law as heat maps, drawn routes, and the spectrum of Q.
 
-    figure = new_figure(11, 9, f"{topology!r}, {covers} covers")
+    Args:
+        title: of the figure.
+        matrix: the balanced kernel Q, (M, M).
+        marginals: probabilities that α reads β, (M, M).
+        source: how the marginals were computed, e.g. "exact".
+        routes: a few permutations, (routes, M).
+    """
+    figure = new_figure(11, 9, title)
     (kernel, law), (bipartite, spectrum) = figure.subplots(2, 2)
     top = float(max(matrix.max(), marginals.max()))
     for axes, values, title in (
@@ -94,12 +93,12 @@ def topology_figure(topology: Topology, covers: int, seed: Seed = 0) -> Figure:
         image = axes.imshow(values, vmin=0, vmax=top, cmap="viridis")
         axes.set(title=title, xlabel="cover that is read, β", ylabel="cover that reads, α")
         figure.colorbar(image, ax=axes, shrink=0.85)
-    _draw_routes(bipartite, sampler.sample(3, for_routes))
+    _draw_routes(bipartite, routes)
     _draw_spectrum(spectrum, matrix)
     return figure
 
 
-def _draw_routes(axes: Axes, routes: Routes) -> None:
+def _draw_routes(axes: Axes, routes: NDArray[np.integer[Any]]) -> None:
     """Each route as lines from the cover that reads (left) to the cover that is read (right)."""
     covers = routes.shape[1]
     for draw, route in enumerate(routes):
@@ -129,25 +128,33 @@ def _draw_spectrum(axes: Axes, matrix: Floats) -> None:
 
 
 def annealing_figure(
-    courses: Mapping[str, Trajectory], title: str, outcomes: Mapping[str, Floats] | None = None
+    courses: Mapping[str, Mapping[str, NDArray[Any]]],
+    title: str,
+    outcomes: Mapping[str, Floats] | None = None,
 ) -> Figure:
-    """The course of several methods, and their outcomes if they are given.
+    """The trajectories of several methods, and their outcomes if given.
 
-    Each read is a thin line, the mean a thick one, against temperature; against sweeps if the
-    temperature does not fall. ``outcomes`` are the generalization errors of each trial.
+    Each read is a thin line and the mean a thick one, plotted against temperature, or against
+    sweeps if the temperature does not fall.
+
+    Args:
+        courses: by method, the arrays of a :class:`mcover.annealing.Trajectory` by name: sweep and
+            temperature (points,), the others (reads, points).
+        title: of the figure.
+        outcomes: by method, the generalization error of each trial.
     """
-    known = {n: any(np.isfinite(getattr(c, n)).any() for c in courses.values()) for n in _PANELS}
+    known = {n: any(np.isfinite(c[n]).any() for c in courses.values()) for n in _PANELS}
     shown = [name for name in _PANELS if known[name]]
     count = len(shown) + (outcomes is not None)
     figure = new_figure(4.4 * ((count + 1) // 2), 7.2, title)
     panels = figure.subplots(2, (count + 1) // 2, squeeze=False).ravel()
-    falling = all(course.temperature[0] > course.temperature[-1] for course in courses.values())
+    falling = all(c["temperature"][0] > c["temperature"][-1] for c in courses.values())
     for axes, name in zip(panels, shown, strict=False):
         for colour, (method, course) in zip(COLOURS, courses.items(), strict=False):
-            values = getattr(course, name)
+            values = course[name]
             reached = np.isfinite(values).any(axis=0)
             if reached.any():
-                at = (course.temperature if falling else course.sweep)[reached]
+                at = course["temperature" if falling else "sweep"][reached]
                 lines = values[:, reached]
                 for read in lines[:40]:
                     axes.plot(at, read, color=colour, linewidth=0.7, alpha=0.3)
@@ -167,7 +174,7 @@ def annealing_figure(
 
 
 def _draw_outcomes(axes: Axes, outcomes: Mapping[str, Floats]) -> None:
-    """Each trial as a dot and the mean as a bar; dots are displaced sideways to be told apart."""
+    """Each trial as a dot and the mean as a bar; dots are shifted sideways so as not to overlap."""
     for at, (colour, values) in enumerate(zip(cycle(COLOURS), outcomes.values(), strict=False)):
         # Multiples of the golden ratio fill an interval evenly, without random numbers.
         sideways = 0.5 * (np.arange(len(values)) * 0.618034 % 1 - 0.5)
@@ -193,7 +200,7 @@ def training_figure(errors: Mapping[str, Floats], title: str, share: bool = Fals
     for colour, (name, values) in zip(cycle(COLOURS), errors.items(), strict=False):
         epochs = np.arange(1, values.shape[1] + 1)
         at = epochs / len(epochs) if share else epochs
-        marker = "o" if len(epochs) == 1 else None  # one point is no line
+        marker = "o" if len(epochs) == 1 else None  # a single point draws no line
         for seed in values:
             axes.plot(at, seed, color=colour, linewidth=0.7, alpha=0.35)
         axes.plot(
@@ -205,7 +212,7 @@ def training_figure(errors: Mapping[str, Floats], title: str, share: bool = Fals
             label=f"{name} ({len(epochs)} epochs)",
         )
     axes.set(xlabel="share of the training" if share else "epoch", ylabel="test error, %")
-    # The first epochs are far above all later ones and may leave the picture.
+    # The limit ignores the first quarter of the epochs, whose errors are much larger.
     settled = max(float(np.max(values[:, values.shape[1] // 4 :])) for values in errors.values())
     axes.set_ylim(0, 1.15 * settled if settled > 0 else 1.0)
     axes.grid(alpha=0.25)

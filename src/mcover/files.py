@@ -1,4 +1,4 @@
-"""Atomic writes: a file is replaced completely or left as it was."""
+"""Atomic writes: a file is replaced completely or not changed."""
 
 import os
 from collections.abc import Callable
@@ -15,8 +15,8 @@ def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> 
     """Writes a file completely or not at all, and returns its path.
 
     A temporary file in the same folder is written, flushed to disk and renamed to the target. So a
-    reader sees either the old or the new content, and after a crash or on a full disk the old file
-    is still there. Missing folders are created. The file has the permissions of any new file.
+    reader sees either the old or the new content, and the old file survives a crash or a full disk.
+    Missing folders are created. The file has the usual permissions of a new file.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -24,7 +24,7 @@ def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> 
     'text'
 
     Args:
-        path: of the file. If it is a symbolic link, the file it points to is written.
+        path: the path of the file. If it is a symbolic link, its target is written.
         data: the bytes, or a function that writes them to an open binary file; its exceptions are
             raised unchanged.
     """
@@ -39,7 +39,7 @@ def write_atomic(path: str | Path, data: bytes | Callable[[BinaryIO], None]) -> 
         raise McoverError(f"cannot write {path}: it is {what}; write the path of a file.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # ``tempfile`` would make it readable by its owner only; this one obeys the umask.
+        # A file of ``tempfile`` would be readable by its owner only; this one follows the umask.
         temporary = target.with_name(f".{uuid4().hex[:12]}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How a module is lifted: the options of each routing, as frozen values that need no torch."""
+"""The options of a lift, as frozen dataclasses that do not need torch."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,22 +11,22 @@ from mcover.topology import TOPOLOGIES, Topology, as_topology
 Mixer = Literal["sampled", "exact"]
 Granularity = Literal["weight", "unit", "tensor"]
 
-_LOUDEST = 1e6  # noise beyond it leaves nothing of the weights
+_LOUDEST = 1e6  # the largest noise that is accepted
 
 
 @dataclass(frozen=True)
 class Messages(Tagged, kind="messages"):
-    """The message lift: messages of blocks of a layer's inputs are mixed across covers."""
+    """The message lift: the messages of blocks of a layer's inputs are mixed across covers."""
 
     blocks: int | None = 8
     """Input blocks G of each mixing layer, at most one per input; None is one per input."""
     draws: int = 10  # Permutations averaged into each mixer Q̂.
-    block_channels: int = 8  # Input channels that a block of a convolution has at least.
+    block_channels: int = 8  # Minimum number of input channels in a block of a convolution.
     mixer: Mixer = "sampled"  # Mixers Q̂ from drawn routes, or the kernel Q itself.
     streams: int | None = None
     """S activation streams per cover along drawn routes, instead of their average Q̂."""
     redraw_every: int | None = None
-    """Training forwards between fresh routes; None keeps them for good."""
+    """Training forwards between redraws of the routes; None never redraws."""
 
     def __post_init__(self) -> None:
         checks.check_count_fields(self, "draws", "block_channels")
@@ -38,20 +38,21 @@ class Messages(Tagged, kind="messages"):
 
 @dataclass(frozen=True)
 class Directed(Tagged, kind="directed"):
-    """The directed lift: each weight of a whole virtual model is read from its routed cover.
+    """The directed lift: each weight of a virtual model is read from its routed cover.
 
-    Routes are redrawn every ten steps, which needs no knowledge of the data; in the studies of few
-    images redrawn routes did better than routes for good. The bank then keeps no more destinations
-    than are visited. ``Directed(redraw_every=None)`` keeps its routes, as the paper's does.
+    By default routes are redrawn every ten steps. This needs no knowledge of the data; whether
+    redraws reduce the error is open (see the study ``league``). The bank then keeps no more
+    destinations than are evaluated between redraws. ``Directed(redraw_every=None)`` never redraws,
+    as in the paper.
     """
 
     bank: int | None = 8  # Destinations whose routes are kept; None is all: the exact lift.
     destinations: int | None = 1
-    """How many of the bank each forward evaluates, in turn; None evaluates all."""
+    """Destinations that each forward evaluates, in rotation; None evaluates the whole bank."""
     granularity: Granularity = "weight"
-    """What has a route of its own: a weight, an output unit with all its weights, or a tensor."""
+    """The unit of routing: each weight, each output unit with its weights, or each tensor."""
     redraw_every: int | None = field(default=10, metadata={OMITTED: None})
-    """Training forwards between fresh routes; None keeps them for good."""
+    """Training forwards between redraws of the routes; None never redraws."""
 
     def __post_init__(self) -> None:
         checks.check_count_fields(self, "bank", "destinations", "redraw_every", optional=True)
@@ -62,7 +63,7 @@ Routing = Messages | Directed
 
 
 def input_blocks(routing: Messages, inputs: int, channels: bool) -> int:
-    """Input blocks of a mixer: at most one per input, and thick ones for convolutions.
+    """The number of input blocks of a mixer: at most one per input, fewer for convolutions.
 
     >>> [input_blocks(Messages(), 32, channels) for channels in (False, True)]
     [8, 4]
@@ -73,14 +74,14 @@ def input_blocks(routing: Messages, inputs: int, channels: bool) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model was lifted: what reports show and saved files hold."""
+    """The settings of a lift, which reports show and files store."""
 
     covers: int
-    topology: Topology  # the kernel Q that routes are drawn from
-    routing: Routing  # what is routed, and how
+    topology: Topology  # the kernel Q of the law of the routes
+    routing: Routing  # the kind of lift and its options
     noise: float | str
-    """What separates the covers at the start: a standard deviation, or a share of each tensor's
-    own."""
+    """The noise that separates the covers at the start: a standard deviation, or a share of each
+    tensor's own."""
 
     def __post_init__(self) -> None:
         checks.check_count_fields(self, "covers")
@@ -98,7 +99,7 @@ class Settings:
         return bool((matrix != 0).sum() > self.covers or matrix.trace() < self.covers)
 
     def noise_std(self, own: float) -> float:
-        """The noise's standard deviation for a tensor whose own is given.
+        """The standard deviation of the noise for a tensor with standard deviation ``own``.
 
         >>> from mcover import Uniform
         >>> [Settings(2, Uniform(), Directed(), at).noise_std(0.2) for at in (0.01, "10%")]
@@ -126,7 +127,7 @@ _ROUTINGS: dict[str, type[Routing]] = {"directed": Directed, "messages": Message
 
 
 def as_routing(routing: Any) -> Routing:
-    """A routing as it is; its word or its class stands for its defaults.
+    """A routing; its name or its class stands for its defaults.
 
     >>> as_routing("directed") == as_routing(Directed) == Directed()
     True
@@ -141,7 +142,7 @@ def as_routing(routing: Any) -> Routing:
 
 
 def _check_order(topology: Any, routing: Any) -> None:
-    """Refuses a routing in the place of the topology, and the reverse."""
+    """Refuses a routing as topology, and a topology as routing."""
     routings, topologies = (Directed, Messages, *_ROUTINGS), (Topology, *TOPOLOGIES)
     if _is_one_of(topology, routings):
         name = getattr(topology, "__name__", repr(topology))
@@ -152,7 +153,7 @@ def _check_order(topology: Any, routing: Any) -> None:
 
 
 def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
-    """Whether a value is one of some words, or of some classes, or such a class itself."""
+    """Whether a value is one of some words, an instance of some classes, or such a class."""
     if isinstance(value, str):
         return value in known
     kinds = tuple(one for one in known if isinstance(one, type))

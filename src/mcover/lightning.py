@@ -1,9 +1,8 @@
-"""Covers in Lightning: the covers train; validation, tests and predictions use the collapse.
+"""Covers in Lightning: covers are trained; validation, test and prediction use the collapse.
 
-A ``Trainer`` trains any ``LightningModule``, so covers need no module of their own: lift the
-network inside yours and train it with ``self.net.loss``, in the memory of one network (or with
-:func:`mcover.cover_loss`, where covers meet). With the callback, every other step sees the
-collapse, one ordinary network. ::
+Lift the network inside your ``LightningModule`` and train it with ``self.net.loss``, which keeps
+the activations of one network at a time, or with :func:`mcover.cover_loss` in the message lift.
+With the callback, all steps but the training step use the collapse, one ordinary network. ::
 
     class Digits(lightning.LightningModule):
         def __init__(self, net):
@@ -34,7 +33,7 @@ from mcover.extras import missing
 
 
 def _framework() -> Any:
-    """Lightning under one of its two names: the imported one, else the installed one."""
+    """Lightning under one of its two names: the one that is imported, or else installed."""
     names = ("lightning.pytorch", "pytorch_lightning")
     imported_first = sorted(names, key=lambda name: name not in sys.modules)
     found = [name for name in imported_first if find_spec(name.partition(".")[0])]
@@ -59,7 +58,7 @@ Collapse = Callable[[Covered], nn.Module]
 def collapsed(module: nn.Module, collapse: Collapse = Covered.collapse) -> Iterator[None]:
     """Replaces the covered models inside a module by their collapses; restores them on exit.
 
-    It needs no Lightning: any module that holds covered models will do.
+    It works for any module that holds covered models, and does not need Lightning.
 
     >>> import mcover, torch
     >>> model = nn.Sequential(nn.Flatten(), mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform()))
@@ -69,12 +68,12 @@ def collapsed(module: nn.Module, collapse: Collapse = Covered.collapse) -> Itera
     >>> model(torch.zeros(5, 2, 2)).shape
     torch.Size([3, 5, 2])
 
-    Optimizers and references from elsewhere keep the covered models, which are neither copied nor
-    changed. The collapses are thrown away on exit, so train nothing inside.
+    Optimizers and other references keep the covered models, which are neither copied nor changed.
+    The collapses are discarded on exit, so do not train in this context.
 
     Args:
         module: a module with covered models in it.
-        collapse: makes a model of each, e.g. with new running statistics of batch norms:
+        collapse: a function that collapses each, e.g. with new running statistics of batch norms:
             ``lambda covered: covered.collapse(loader=batches)``.
 
     Raises:
@@ -96,7 +95,7 @@ def collapsed(module: nn.Module, collapse: Collapse = Covered.collapse) -> Itera
             f"{type(module).__name__} holds no covered model; write self.net = mcover.lift(net, "
             "covers=..., topology=...) where it makes its network."
         )
-    # All collapses are made before the first is put in place: one that fails changes nothing.
+    # All collapses are made before the first replacement, so that a failure changes nothing.
     made = {child: collapse(child).eval() for _, _, child in places}
     try:
         for parent, name, child in places:
@@ -108,11 +107,11 @@ def collapsed(module: nn.Module, collapse: Collapse = Covered.collapse) -> Itera
 
 
 class CollapseCallback(_Callback):
-    """Validates, tests and predicts with the collapse, while the covers train.
+    """Uses the collapse for validation, test and prediction, while the covers are trained.
 
-    Metrics are then those of the collapse, under the module's own names, and other callbacks may
+    Metrics are then those of the collapse, under the module's own names, so other callbacks can
     monitor them. Training and its checkpoints are the same as without the callback: the covers are
-    restored before a checkpoint is written, as ``ModelCheckpoint`` is always called last.
+    restored before a checkpoint is written, because ``ModelCheckpoint`` is always called last.
 
     Args:
         collapse: makes the collapse, as in :func:`collapsed`.
@@ -130,7 +129,7 @@ class CollapseCallback(_Callback):
         self._swapped.close()
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        # A module without covers, or a collapse that fails, is refused before the training.
+        # Refuses a module without covers, or a failing collapse, before the training.
         with collapsed(pl_module, self.collapse):
             pass
 

@@ -1,6 +1,6 @@
-"""Optuna trials as topologies, lifts and annealing runs, inside a study of your own.
+"""Topologies, lifts and annealing options from Optuna trials, for your own studies.
 
-Each function asks a trial for values and returns what mcover takes. ::
+Each function asks a trial for values and returns arguments for mcover. ::
 
     def objective(trial):
         covered = mcover.lift(model, **suggest_lift(trial))
@@ -10,14 +10,14 @@ Each function asks a trial for values and returns what mcover takes. ::
     study = optuna.create_study(storage="sqlite:///lift.db")
     study.optimize(objective, n_trials=50)
 
-The same call with the parameters that were found rebuilds the value::
+The same call with the best parameters gives the same value::
 
     options = suggest_lift(optuna.trial.FixedTrial(study.best_params))
 
-Every option is either searched or fixed: a tuple is searched, any other value is used as it is.
-For numbers a tuple is a range, ``(low, high)``, both included; for words and ``redraw_every`` it
-lists the choices. ``prefix`` is put before the names of the trial's parameters, so that one trial
-can hold several such values.
+Every option is either searched or fixed: a tuple is searched, any other value is fixed. For numbers
+a tuple is a range, ``(low, high)``, both included; for words and ``redraw_every`` it lists the
+choices. ``prefix`` precedes the names of the trial's parameters, so that one trial can hold several
+such values.
 """
 
 import math
@@ -66,8 +66,8 @@ def suggest_topology(
         covers: the number of covers M.
         kinds: of "ring", "chain", "uniform" and "identity".
         sigma: width of a ring or a chain, in covers; searched on a logarithmic scale.
-        shift: of a ring; None searches from 0 to M/2, which are all rings there are: a shift wraps
-            at M, and a negative one is the mirror image of a positive one.
+        shift: of a ring; None searches from 0 to M/2, which covers all rings: a shift wraps at M,
+            and a negative one is the mirror image of a positive one.
         prefix: of the names of the trial's parameters.
     """
     values = _Values(trial, prefix)
@@ -155,8 +155,8 @@ def suggest_annealing(
 ) -> dict[str, Any]:
     """Keyword arguments for :func:`mcover.anneal`: method and schedule.
 
-    The trial's parameters have the names of the arguments. Longer schedules always solve more:
-    score a candidate by its time to solution, or fix ``sweeps``.
+    The trial's parameters have the names of the arguments. Longer schedules solve more, so score a
+    candidate by its time to solution, or fix ``sweeps``.
 
     Args:
         trial: what ``study.optimize`` passes to the objective, or a ``FixedTrial``.
@@ -212,7 +212,7 @@ class _Values:
         return float(self.trial.suggest_float(self.prefix + name, low, high, log=log))
 
     def floats(self, name: str, given: Any, *, log: bool = False) -> tuple[float, float]:
-        """The range of a number, checked; the trial is not asked for it."""
+        """The checked range of a number, without a call of the trial."""
         if not isinstance(given, tuple):
             return (checks.check_float(name, given, infinite=name == "sigma"),) * 2
         low, high = self._range(name, given)
@@ -232,7 +232,7 @@ class _Values:
         return int(self.trial.suggest_int(self.prefix + name, low, high, log=log))
 
     def integers(self, name: str, given: Any, *, least: int = 1) -> tuple[int, int]:
-        """The range of a whole number, checked; the trial is not asked for it."""
+        """The checked range of an integer, without a call of the trial."""
         low, high = self._range(name, given) if isinstance(given, tuple) else (given, given)
         low = checks.check_int(name, low, least)
         return low, checks.check_int(name, high, low)

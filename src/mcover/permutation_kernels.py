@@ -1,9 +1,9 @@
 """Compiled loops behind :mod:`mcover.permutations`.
 
-A set of columns is written as the bits of an integer. Rows are filled in order, so the number of
-columns in use is the number of the next row, and a set alone says what is left to do: the permanent
-needs a table over the 2^M sets instead of a sum over M! permutations. Every term is a product of
-non-negative numbers, so nothing cancels (Ryser's formula is as fast, but subtracts).
+A set of columns is represented by the bits of an integer. Rows are filled in order, so the number
+of used columns is the index of the next row, and the set alone determines the rest of the problem.
+So the permanent needs a table over 2^M sets instead of a sum over M! permutations. All terms are
+products of non-negative numbers, so nothing cancels; Ryser's formula is as fast, but subtracts.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ Floats = NDArray[np.float64]
 def completion_table(q: Floats) -> Floats:
     """table[used] = permanent of the rows after the first |used| over the columns not in used.
 
-    Expanding that permanent along its first row gives table[used] = Σ q[row, column] ·
-    table[used + column] over the free columns. Larger sets are larger integers: counting down, each
-    entry is computed after those that it needs.
+    An expansion of that permanent along its first row gives table[used] = Σ q[row, column] ·
+    table[used + column] over the free columns. A superset is a larger integer, so the loop counts
+    down, and each entry is computed after those that it needs.
 
     Shape: q (M, M); the table has 2^M entries and table[0] is the permanent of q.
     """
@@ -65,7 +65,9 @@ def exact_routes(q: Floats, table: Floats, rng: Generator, out: NDArray[np.uint8
                 column = columns[slot]
                 weight = q[row, column] * table[used | 1 << column]
                 if weight > 0.0:
-                    chosen = slot  # where rounding leaves `left` positive, the last possible one
+                    chosen = (
+                        slot  # if rounding leaves `left` positive, the last possible one is kept
+                    )
                     left -= weight
                     if left < 0.0:
                         break
@@ -80,9 +82,9 @@ def exact_routes(q: Floats, table: Floats, rng: Generator, out: NDArray[np.uint8
 def exact_marginals(q: Floats, table: Floats) -> Floats:
     """P(ρ(α) = β) for all α, β, shape (M, M).
 
-    Forward and backward: ``reach`` is the total weight of all ways in which the first rows can use
-    a set of columns, and the table that of all completions. A marginal sums reach · q · completion
-    over the sets that can come before its row.
+    This is a forward–backward algorithm: ``reach`` is the total weight of all ways in which the
+    first rows use a set of columns, and the table is that of all completions. A marginal sums reach
+    · q · completion over the sets before its row.
     """
     covers = len(q)
     reach = np.zeros(1 << covers)
@@ -111,20 +113,21 @@ def loop_routes(
     rng: Generator,
     out: NDArray[np.unsignedinteger],
 ) -> int:
-    """Fills out (size, M) from the chain that is now at ``route``, ``loops`` loops to each draw.
+    """Fills out (size, M) from the chain at ``route``, with ``loops`` loops for each draw.
 
-    A loop takes a uniform row out of the route, which frees its column. Then a row drawn from the
-    entries of the free column takes it and frees the one it held, until the row that was taken out
-    is drawn. Each intermediate state, a route without one row and one column, has the weight of its
-    entries; with these weights every step is in detailed balance as it is, and none is rejected:
-    from row u and the path v₀ → v₁ → … → vₙ of free columns, both directions divide by the same
-    column sums, and the entries that one of them takes up are those that the other gives back.
+    A loop removes a uniformly chosen row from the route, which frees its column. Then a row drawn
+    from the entries of the free column takes that column and frees its own, until the removed row
+    is drawn. Each intermediate state, a route without one row and one column, has the product of
+    its entries as its weight. With these weights every step satisfies detailed balance without
+    rejection: for a loop from row u along the free columns v₀ → v₁ → … → vₙ, both directions divide
+    by the same column sums, and the entries that one direction adds are those that the other
+    removes.
 
     Shape: cumulative (M, M), sums of q over the rows up to z in each column v, that end with 1;
     guide (M, M), the first row with cumulative[v, z] > k / M.
 
     Returns:
-        The number of steps; −1 where it would be more than ``limit``: ``route`` is useless then.
+        The number of steps, or −1 if it would exceed ``limit``; then ``route`` is invalid.
     """
     covers = len(route)
     steps = 0
@@ -152,8 +155,8 @@ def alias_table(
 ) -> tuple[Floats, NDArray[np.unsignedinteger]]:
     """Walker's alias table of a distribution: slot k keeps k with probability keep[k].
 
-    Probabilities are whole multiples of 2^-32 / K that sum to one exactly. So no slot is left over
-    by rounding, and what has no weight is never drawn.
+    Probabilities are integer multiples of 2^-32 / K that sum exactly to one. So rounding leaves no
+    slot without a partner, and an entry without weight is never drawn.
 
     Shape: law (K,), finite and of any positive sum; keep (K,); either (K, 2), the two indices of
     each slot, of the type of ``zero``.
@@ -199,7 +202,9 @@ def draw_aliased(
     """Fills out (size,) with independent draws from an alias table."""
     size = len(keep)
     for draw in range(len(out)):
-        slot = rng.random() * size  # below size after rounding too: 1 − 2^-53 is the largest
+        slot = (
+            rng.random() * size
+        )  # below size also after rounding, since rng.random() <= 1 − 2^-53
         k = int(slot)
-        # An index instead of a branch: a branch would be mispredicted in every other draw.
+        # An index instead of a branch, which would often be mispredicted.
         out[draw] = either[k, int(slot - k >= keep[k])]

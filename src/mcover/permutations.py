@@ -2,16 +2,18 @@
 
 This is the Q-weighted law of permutations of the paper (eq:mlayer_Q_weighted_permutation_law).
 
-Two ways to draw from it:
+There are two ways to draw from it:
 
-- **exact** (to ``EXACT_COVERS`` = 20 covers, on request to ``TABLE_COVERS`` = 26): a table over the
-  2^M sets of columns holds the permanent of what is left, so each row is drawn from its exact
-  conditional. The uniform law and a single possible permutation need no table, at any M.
-- **chain** (beyond): :class:`LoopChain`, whose stationary distribution is the law. Before the first
-  draw it is tested, and it is refused where it cannot be shown to forget where it started.
+- **exact** (up to ``EXACT_COVERS`` = 20 covers, on request up to ``TABLE_COVERS`` = 26): a table
+  over the 2^M sets of columns holds the permanents of the remaining rows, so each row is drawn from
+  its exact conditional distribution. The uniform law and a law with a single permutation need no
+  table, for any M.
+- **chain** (for more covers): :class:`LoopChain`, whose stationary distribution is the law. Before
+  the first draw it is tested, and it is refused if it does not forget its initial state.
 
-A third, **assign** (Gumbel noise, then the best assignment), is often used for its speed. It is
-*biased* (its total variation from the law is about 0.2 at M = 5, σ = 0.7) and here for comparison.
+A third way, **assign** (Gumbel noise, then the best assignment), is often used because it is fast.
+It is *biased* (its total variation from the law is about 0.2 at M = 5, σ = 0.7) and included for
+comparison.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
+from mcover.balancing import balance, log_weights
 from mcover.errors import McoverError, McoverWarning
 from mcover.seeds import Seed, streams
-from mcover.topology import balance, log_weights
 
 __all__ = [
     "EXACT_COVERS",
@@ -46,19 +48,19 @@ __all__ = [
 Sampling = Literal["auto", "exact", "chain", "assign"]
 Routes = NDArray[np.unsignedinteger]
 
-EXACT_COVERS = 20  # up to here "auto" builds the table
-TABLE_COVERS = 26  # up to here it can be asked for
-_CHUNK = 4096  # routes per random stream: fixed, so that draws do not depend on the threads
-_FLAT = 1e-12  # a kernel flat to this is uniform: total variation from its law below M times this
-_CHAINS, _DRAWS = 32, 64  # of the test: chains, and draws of each
-_AGREEMENT = 2.5  # the most a row may exceed the variance of independent draws, its noise included
-_SPACING = 8  # loops between draws, in multiples of what passed the test
-_LOOPS = 64  # the most loops that are tested, in multiples of M
-_STEPS = 2**26  # the most steps of one chain in one test
+EXACT_COVERS = 20  # up to this number "auto" builds the table
+TABLE_COVERS = 26  # up to this number method="exact" builds it
+_CHUNK = 4096  # routes per random stream; fixed, so that draws do not depend on the threads
+_FLAT = 1e-12  # kernels this flat count as uniform; the total variation is below M times this
+_CHAINS, _DRAWS = 32, 64  # in the test: the number of chains, and of draws from each
+_AGREEMENT = 2.5  # the largest factor F that passes the test, with its sampling noise
+_SPACING = 8  # loops between draws, as a multiple of the loops that passed the test
+_LOOPS = 64  # the largest number of loops that is tested, as a multiple of M
+_STEPS = 2**26  # the largest number of steps of one chain in one test
 
 
 def route_type(covers: int) -> type[np.unsignedinteger]:
-    """The most compact dtype that holds a cover index."""
+    """The smallest dtype for a cover index."""
     return np.uint8 if covers <= 256 else np.uint16 if covers <= 65536 else np.uint32
 
 
@@ -66,11 +68,11 @@ class Sampler:
     """Draws routes from the law of one kernel.
 
     Args:
-        kernel: topology matrix or any non-negative matrix with a possible permutation, (M, M).
-        method: "auto" takes exact where it is cheap, else chain. Where the chain does not pass its
-            test "auto" refuses to draw, and "chain" draws with a warning.
+        kernel: a topology's matrix, or any non-negative matrix with a possible permutation, (M, M).
+        method: "auto" is exact if that is cheap, and chain otherwise. If the chain does not pass
+            its test, "auto" refuses to draw, and "chain" draws with a warning.
 
-    >>> sampler = Sampler([[1, 1, 0], [0, 1, 1], [1, 0, 1]])  # only the identity and one turn
+    >>> sampler = Sampler([[1, 1, 0], [0, 1, 1], [1, 0, 1]])  # the identity and one rotation
     >>> sorted({tuple(route) for route in sampler.sample(100, seed=0).tolist()})
     [(0, 1, 2), (1, 2, 0)]
     """
@@ -104,8 +106,9 @@ class Sampler:
 
     @cached_property
     def log_permanent(self) -> float:
-        """log perm of the kernel as it was given (exact; needs the subset table)."""
-        # Balancing multiplied every permutation's weight by one constant: read it off any of them.
+        """The logarithm of the permanent of the given kernel (exact; needs the table)."""
+        # Balancing multiplies the weights of all permutations by one factor, found from any of
+        # them.
         rows, route = np.arange(self.covers), self._best_route
         constant = np.sum(self._log_kernel[rows, route] - np.log(self.matrix[rows, route]))
         return float(np.log(self._table[0]) + constant)
@@ -125,14 +128,14 @@ class Sampler:
 
     @cached_property
     def marginals(self) -> NDArray[np.float64]:
-        """P(ρ(α) = β), shape (M, M), exact. Doubly stochastic, but not Q itself."""
+        """The exact P(ρ(α) = β), shape (M, M). It is doubly stochastic, but differs from Q."""
         from mcover.permutation_kernels import exact_marginals
 
         return exact_marginals(self.matrix, self._table)
 
     @cached_property
     def _is_forced(self) -> bool:
-        """Whether just one permutation is possible, as under the Identity topology."""
+        """Whether only one permutation is possible, as for the Identity topology."""
         return bool(np.count_nonzero(self.matrix) == self.covers)
 
     @cached_property
@@ -177,12 +180,14 @@ class Sampler:
             problem = (
                 f"routes of this kernel of {self.covers} covers cannot be drawn reliably: chains "
                 f"from different starts disagree ({chain.disagreement:.3g} times the variance of "
-                f"independent draws). Write {exact}, or mix in a little Uniform(): "
+                f"independent draws). Write {exact}, or mix in some Uniform(): "
                 "mix(topology, Uniform(), weights=[0.99, 0.01])."
             )
             if not self._insists or math.isinf(chain.disagreement):
                 raise McoverError(problem)
-            warnings.warn(problem, McoverWarning, stacklevel=6)  # where routes were asked for
+            warnings.warn(
+                problem, McoverWarning, stacklevel=6
+            )  # at the caller's request for routes
         return chain
 
     def _chain(self, rng: Generator, out: Routes) -> None:
@@ -195,28 +200,28 @@ class Sampler:
 
 
 class LoopChain:
-    """A Markov chain on routes that crosses between sectors: Jerrum and Sinclair's, unrejected.
+    """The Markov chain of Jerrum and Sinclair on routes, without rejections.
 
-    The chain of "Approximating the permanent" (1989), known to physics as a worm: it goes through
-    routes that lack one row and one column, and so through a whole turn of a ring or any other
-    alternating cycle, one entry at a time (``permutation_kernels.loop_routes``). Swaps
-    of two rows cannot do that where the routes in between are improbable. Zeros do no harm.
+    It is the chain of "Approximating the permanent" (1989), in physics a worm algorithm. It moves
+    through routes that lack one row and one column, so it can rotate a ring or follow any other
+    alternating cycle one entry at a time (``permutation_kernels.loop_routes``). Swaps of two rows
+    cannot, if the routes in between are improbable. Kernels may contain zeros.
 
-    How many loops lie between two draws is measured. ``_CHAINS`` chains, half of them from the best
-    route and half from uniform permutations, make ``_DRAWS`` draws each, and the loops between
-    draws are doubled until in every row the variance of the marginals between chains is that of
-    independent draws. A factor F of it means draws worth 1/F of independent ones; chains that stay
-    where they started have F = ``_DRAWS``. An autocorrelation r of successive draws has
-    F = (1 + r) / (1 − r): about 0.4 at most passes, and ``_SPACING`` times as many loops leave
-    about 0.001. Routes of a sector that no chain has seen go unnoticed, as do differences in rows
-    that move in fewer than 1/``_DRAWS`` of the draws.
+    The number of loops between two draws is measured. ``_CHAINS`` chains, half of them from the
+    best route and half from uniform permutations, make ``_DRAWS`` draws each. The number of loops
+    is doubled until in every row the variance of the marginals between chains is close to that of
+    independent draws. If it is F times as large, a draw is worth 1/F independent draws; chains that
+    never move have F = ``_DRAWS``. An autocorrelation r of successive draws gives F = (1 + r) / (1
+    − r), so r up to about 0.4 passes, and with ``_SPACING`` times as many loops r is about 0.001.
+    The test does not detect routes that no chain has visited, nor differences in rows that change
+    in fewer than 1/``_DRAWS`` of the draws.
 
-    What it draws from is the law of a kernel whose entries are rounded to 2⁻⁵⁰. The total variation
-    from the law is, to first order, at most 2⁻⁵⁰ Σ_αβ perm(Q without α, β) / perm(Q), and that sum
+    The draws follow the law of a kernel with entries rounded to 2⁻⁵⁰. To first order the total
+    variation from the exact law is at most 2⁻⁵⁰ Σ_αβ perm(Q without α, β) / perm(Q), where the sum
     is M times the mean number of steps in a loop: about 2e-12 for 50 steps at M = 40.
 
-    ``loops`` lie between two draws; ``disagreement`` is the largest factor F of any row in the last
-    test, inf where loops did not end.
+    ``loops`` is the number of loops between two draws; ``disagreement`` is the largest factor F of
+    any row in the last test, or inf if a loop did not end.
     """
 
     def __init__(self, matrix: NDArray[np.float64], best: NDArray[np.int64]) -> None:
@@ -237,7 +242,7 @@ class LoopChain:
         self.loops = _SPACING * tested
 
     def draw(self, rng: Generator, out: Routes) -> None:
-        """Fills out (size, M), from the end of one of the chains of the test on."""
+        """Fills out (size, M), starting from the final state of one of the chains of the test."""
         self._run(self._states[rng.integers(_CHAINS)].copy(), self.loops, rng, out, 2**62)
 
     def _run(self, state: Any, loops: int, rng: Generator, out: Routes, limit: int) -> int:
@@ -246,7 +251,7 @@ class LoopChain:
         return int(loop_routes(self._cumulative, self._guide, state, loops, limit, rng, out))
 
     def _test(self, loops: int, rngs: list[Generator]) -> float:
-        """Runs each chain on, and compares: the largest F of any row."""
+        """Continues each chain, and returns the largest F of any row."""
         covers = len(self._guide)
         drawn = np.empty((_DRAWS, covers), dtype=route_type(covers))
         total, squares = np.zeros((2, covers * covers))
@@ -270,11 +275,11 @@ def fill(
     seed: Seed,
     threads: int | None,
 ) -> None:
-    """Fills ``out`` by ``draw(rng, part)``, one random stream to each ``chunk`` rows."""
+    """Fills ``out`` with ``draw(rng, part)``, with one random stream for each ``chunk`` rows."""
     workers = checks.cpus() if threads is None else checks.check_int("threads", threads, 1)
     parts = [out[start : start + chunk] for start in range(0, len(out), chunk)]
     rngs = streams(seed, len(parts))
-    # The first part is drawn here, so that tables are built and loops compiled just once.
+    # The first part is drawn alone, so that tables are built and loops compiled only once.
     list(map(draw, rngs[:1], parts[:1]))
     if len(parts) > 1:
         with ThreadPoolExecutor(min(workers, len(parts))) as pool:

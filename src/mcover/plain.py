@@ -1,10 +1,10 @@
-"""Frozen dataclasses as plain JSON and back, for options in files and tables of results.
+"""Converts frozen dataclasses to plain JSON and back, for files and tables of results.
 
 A value is written as its ``kind``, if its class has one, and the fields that differ from their
-defaults. So stored values stay valid when a class gets a new field whose default changes nothing.
-They also stay valid when a default changes, if the field's metadata keep the value that a stored
-one means by leaving the field out: ``field(default=10, metadata={OMITTED: None})``.
-The ``kind`` distinguishes the members of a union and the subclasses of a base class.
+defaults. So stored values remain valid when a class gets a new field whose default changes nothing.
+They also remain valid when a default changes, if the metadata of the field keep the old default,
+which an omitted field means: ``field(default=10, metadata={OMITTED: None})``. The ``kind``
+distinguishes the members of a union and the subclasses of a base class.
 """
 
 import math
@@ -19,7 +19,7 @@ from mcover import checks
 from mcover.errors import McoverError
 
 OMITTED = "omitted"
-"""Of a field: the value that a stored one means by leaving it out, if not the default."""
+"""Key of a field's metadata: the value that an omitted field means, if not the default."""
 
 
 class Tagged:
@@ -35,35 +35,39 @@ class Tagged:
             cls.kind = kind
 
 
-def to_plain(value: Any) -> Any:
-    """A frozen value as dicts, lists, text, numbers and None.
+def to_plain(value: Any, *, defaults: bool = False) -> Any:
+    """A frozen dataclass as dicts, lists, text, numbers and None; all fields with ``defaults``.
 
     >>> from mcover import GaussianRing
     >>> to_plain(GaussianRing(1.5, shift=2))
     {'kind': 'ring', 'shift': 2.0}
+    >>> to_plain(GaussianRing(1.5, shift=2), defaults=True)
+    {'kind': 'ring', 'sigma': 1.5, 'shift': 2.0}
     """
+    defaults = checks.check_bool("defaults", defaults)
     try:
-        return _plain(value)
+        return _plain(value, defaults)
     except RecursionError:
         raise McoverError("value contains itself; write one without cycles.") from None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, defaults: bool) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind} if hasattr(value, "kind") else {}
         given = {one: getattr(value, one.name) for one in fields(value) if one.init}
-        return kind | {o.name: _plain(v) for o, v in given.items() if not _same(v, _default(o))}
+        written = {o: v for o, v in given.items() if defaults or not _same(v, _default(o))}
+        return kind | {one.name: _plain(of, defaults) for one, of in written.items()}
     if isinstance(value, Mapping):
-        return {str(name): _plain(of) for name, of in value.items()}
+        return {str(name): _plain(of, defaults) for name, of in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(of) for of in value]
+        return [_plain(of, defaults) for of in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     return value
 
 
 def brief(value: Any) -> str:
-    """A frozen value in a few words: its fields but for those that are None, False or zero.
+    """A short repr: the fields of a frozen dataclass except those that are None, False or zero.
 
     >>> from mcover import MCover, GaussianRing
     >>> brief(MCover(3, GaussianRing(3, shift=2)))
@@ -77,7 +81,7 @@ def brief(value: Any) -> str:
 
 
 def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
-    """The value that :func:`to_plain` wrote; the message of a refusal names the wrong field.
+    """Converts the result of :func:`to_plain` back; errors name the wrong field.
 
     >>> from mcover.topology import Topology
     >>> from_plain(Topology, {"kind": "ring", "shift": 2})
@@ -170,13 +174,13 @@ def _from_scalar(annotation: Any, plain: Any, name: str) -> Any:
 
 
 def _kind_of(plain: Mapping[str, Any]) -> str:
-    """The kind that a table names; none if it is no text, as in a damaged file."""
+    """The kind in a table; "" if it is missing or not text."""
     kind = plain.get("kind")
     return kind if isinstance(kind, str) else ""
 
 
 def _default(field: Any) -> Any:
-    """The value that a stored one means by leaving the field out."""
+    """The value that an omitted field means."""
     if OMITTED in field.metadata:
         return field.metadata[OMITTED]
     return field.default_factory() if field.default_factory is not MISSING else field.default
@@ -188,7 +192,7 @@ def _same(value: Any, default: Any) -> bool:
 
 @cache
 def _kinds(base: Any) -> dict[str, Any]:
-    """Classes by kind: the class itself and its subclasses."""
+    """A class and its subclasses by kind."""
     found = {base.kind: base} if isinstance(getattr(base, "kind", None), str) else {}
     for child in base.__subclasses__():
         found |= _kinds(child)

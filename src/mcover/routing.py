@@ -1,10 +1,10 @@
-"""Banks of routes and the mixers made of them.
+"""Banks of routes, and mixers.
 
-A **bank** keeps S sampled destinations. For destination s, source j is read by cover α from cover
-``routes[s, j, α]``; the destination's own source is read from α itself (ρ_{p→p} = identity).
-An **indexed bank** keeps a table of permutations and one small index a route instead of M covers:
-for whole networks, where sources are weights and counted in millions.
-A **mixer** Q̂ is the average of permutation matrices of drawn routes.
+A **bank** keeps S sampled destinations. For destination s, cover α reads source j from cover
+``routes[s, j, α]``; the destination's own source is read from α (ρ_{p→p} = identity). An **indexed
+bank** stores a table of permutations and one small index per route instead of M covers. It is for
+networks, whose sources are millions of weights. A **mixer** Q̂ is the average of the permutation
+matrices of drawn routes.
 
 The paper averages its routed local losses (eq:mlayer_routed_local_loss) over all destinations. A
 bank of S of them is an unbiased sample of that mean, and S = sources is exact.
@@ -16,8 +16,8 @@ import itertools
 import math
 import zlib
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TypeVar
+from functools import cached_property, lru_cache, partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -31,22 +31,22 @@ from mcover.topology import Topology, as_topology
 
 Float = TypeVar("Float", np.float32, np.float64)
 
-BYTE_COVERS = 5  # up to here a byte counts all M! permutations
-ALL_COVERS = 8  # up to here two bytes do
-TABLE_ROWS = 2**16  # what two bytes count: rows of a table that is a sample
-_CHUNK = 2**17  # indices per random stream: fixed, so that draws do not depend on the threads
+BYTE_COVERS = 5  # up to this number a byte indexes all M! permutations
+ALL_COVERS = 8  # up to this number two bytes do
+TABLE_ROWS = 2**16  # rows that two bytes index, for a table that is a sample
+_CHUNK = 2**17  # indices per random stream; fixed, so that draws do not depend on the threads
 
 
 @dataclass(frozen=True, eq=False)
 class Bank:
     """Quenched routes of S destinations over all sources.
 
-    Memory: S · sources · M bytes up to 256 covers, and as much again for ``inverse``.
+    Memory: S · sources · M bytes up to 256 covers, and the same for ``inverse``.
     """
 
     topology: Topology  # where the routes were drawn from
     destinations: NDArray[np.int64]  # the source index p_s of each destination, (S,)
-    routes: Routes  # the cover that α reads source j from, for destination s, (S, sources, M)
+    routes: Routes  # the cover from which α reads source j, for destination s, (S, sources, M)
 
     @property
     def covers(self) -> int:
@@ -58,11 +58,11 @@ class Bank:
 
     @cached_property
     def inverse(self) -> Routes:
-        """``inverse[s, j, β]``, the context that reads copy β of source j; errors return to it."""
+        """``inverse[s, j, β]``, the context that reads copy β of source j, for gradients."""
         return inverse(self.routes)
 
     def redraw(self, seed: Seed) -> Bank:
-        """A new bank with the same destinations and fresh routes."""
+        """A new bank with the same destinations and new routes."""
         return _fill(self.topology, self.covers, self.sources, self.destinations, seed)
 
     def mixers(self) -> NDArray[np.float64]:
@@ -90,25 +90,25 @@ def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Se
 
 @dataclass(frozen=True, eq=False)
 class IndexedBank:
-    """Quenched routes of S destinations over all sources, one index a route.
+    """Quenched routes of S destinations over all sources, one index per route.
 
-    Columns of the tables are contiguous: a gather looks up one context for many sources in a row.
-    Memory: S · sources bytes up to 5 covers, twice that beyond, and the two tables.
+    Columns of the tables are contiguous, because a gather looks up one context for many sources in
+    sequence. Memory: S · sources bytes up to 5 covers, twice that for more, and the two tables.
     """
 
-    table: Routes  # permutations that an index stands for, row 0 the identity, (K, M)
-    inverse_table: Routes  # their inverses, row by row, along which errors return, (K, M)
+    table: Routes  # the indexed permutations, (K, M); row 0 is the identity
+    inverse_table: Routes  # their inverses, along which gradients return, (K, M)
     index: NDArray[np.unsignedinteger]  # the row of source j for destination s, (S, sources)
     destinations: NDArray[np.int64]  # the source index p_s of each destination, (S,)
     topology: Topology  # where the routes were drawn from
 
     @property
     def routes(self) -> Routes:
-        """The cover that α reads source j from, for destination s, shape (S, sources, M)."""
+        """The cover from which α reads source j, for destination s, shape (S, sources, M)."""
         return self.table[self.index]
 
     def checksum(self) -> int:
-        """CRC-32 of indices and table: whether a bank rebuilt from its seed is the same one."""
+        """CRC-32 of indices and table, to check that a seed reproduces a bank."""
         return zlib.crc32(self.table.tobytes(), zlib.crc32(self.index.tobytes()))
 
 
@@ -122,10 +122,10 @@ def draw_indexed_bank(
 ) -> IndexedBank:
     """Draws the routes of ``size`` destinations as indices into a table of permutations.
 
-    Up to 8 covers the table has all M! permutations in lexicographic order, and indices are
-    drawn by their exact probabilities. Beyond, it is a sample of the law, and indices are uniform
-    over it; where there are fewer routes than rows of the largest table, each route has a row of
-    its own. The same seed gives the same bank on any number of threads.
+    Up to 8 covers the table has all M! permutations in lexicographic order, and indices are drawn
+    with their exact probabilities. For more covers the table is a sample of the law, and indices
+    are uniform over it; if there are fewer routes than rows of the largest table, each route has
+    its own row. The same seed gives the same bank with any number of threads.
 
     >>> from mcover.topology import Uniform
     >>> bank = draw_indexed_bank(Uniform(), covers=3, sources=4, size=2, seed=0)
@@ -141,26 +141,44 @@ def draw_indexed_bank(
     needed += 2 * rows * covers * np.dtype(route_type(covers)).itemsize
     checks.check_memory(needed, f"a bank of {size} × {sources} routes", "keep fewer destinations")
     destinations, root = _destinations(sources, size, seed)
-    sampler = Sampler(topology.matrix(covers))
     of_table, of_index = root.spawn(2)
+    matrix = topology.matrix(covers)
     if all_routes:
-        table = np.array(list(itertools.permutations(range(covers))), dtype=route_type(covers))
-        law = np.exp(sampler.log_prob(table))
+        table, inverses, *alias = _all_routes(matrix.tobytes(), covers)
     else:
         identity = np.arange(covers, dtype=route_type(covers))
-        table = np.vstack([identity, sampler.sample(rows - 1, of_table, threads)])
-        law = np.append(0.0, np.ones(rows - 1))  # row 0 is there for own sources only
-    if all_routes or rows == TABLE_ROWS:
-        from mcover.permutation_kernels import alias_table, draw_aliased
+        table = np.vstack([identity, Sampler(matrix).sample(rows - 1, of_table, threads)])
+        inverses = inverse(table)
+        law = np.append(0.0, np.ones(rows - 1))  # row 0 is only for the destinations' own sources
+        alias = list(_alias(law, dtype)) if rows == TABLE_ROWS else []
+    if alias:
+        from mcover.permutation_kernels import draw_aliased
 
         index = np.empty(size * sources, dtype=dtype)
-        fill(index, partial(draw_aliased, *alias_table(law, dtype(0))), _CHUNK, of_index, threads)
+        fill(index, partial(draw_aliased, *alias), _CHUNK, of_index, threads)
     else:
         index = np.arange(1, rows, dtype=dtype)
     index = index.reshape(size, sources)
     index[np.arange(size), destinations] = 0
-    tables = np.asfortranarray(table), np.asfortranarray(inverse(table))
+    tables = np.asfortranarray(table), np.asfortranarray(inverses)
     return IndexedBank(*tables, index, destinations, topology)
+
+
+@lru_cache(maxsize=4)
+def _all_routes(kernel: bytes, covers: int) -> tuple[NDArray[Any], ...]:
+    """All permutations, their inverses, and the alias table of their law.
+
+    It is cached, because the directed lift redraws its routes from the same kernel again and again.
+    """
+    table = np.array(list(itertools.permutations(range(covers))), dtype=route_type(covers))
+    law = np.exp(Sampler(np.frombuffer(kernel).reshape(covers, covers)).log_prob(table))
+    return table, inverse(table), *_alias(law, np.uint8 if covers <= BYTE_COVERS else np.uint16)
+
+
+def _alias(law: NDArray[np.float64], dtype: type[np.unsignedinteger]) -> tuple[NDArray[Any], ...]:
+    from mcover.permutation_kernels import alias_table
+
+    return tuple(alias_table(law, dtype(0)))
 
 
 def draw_mixers(
@@ -189,19 +207,19 @@ def inverse(routes: Routes) -> Routes:
 
 
 def _counts(covers: int, sources: int, size: int) -> tuple[int, int, int]:
-    """Covers, sources and size of a bank as plain ints, refused where no bank has them."""
+    """Covers, sources and size of a bank as plain ints; refuses impossible ones."""
     named = {"covers": covers, "sources": sources, "the bank's size": size}
     covers, sources, size = (checks.check_int(name, value, 1) for name, value in named.items())
     if size > sources:
         raise McoverError(
-            f"a bank of {size} destinations was asked for, but there are {sources} sources; "
-            f"write at most {sources} (that is the exact directed lift)."
+            f"a bank of {size} destinations was requested, but there are {sources} sources; "
+            f"write at most {sources} (the exact directed lift)."
         )
     return covers, sources, size
 
 
 def _destinations(sources: int, size: int, seed: Seed) -> tuple[NDArray[np.int64], SeedSequence]:
-    """Which sources are destinations, in order, and the seed of their routes."""
+    """The sources that are destinations, in order, and the seed of their routes."""
     where, routes = seed_sequence(seed).spawn(2)
     chosen = np.random.default_rng(where).choice(sources, size=size, replace=False)
     return np.sort(chosen), routes
@@ -223,7 +241,7 @@ def _average(routes: Routes, dtype: type[Float]) -> NDArray[Float]:
     size, count, covers = routes.shape
     total = np.zeros((count, covers, covers), dtype=dtype)
     for drawn in routes:
-        # A permutation touches each entry at most once, so += over an index is safe.
+        # A permutation has each index at most once, so += over an index is safe.
         total[np.arange(count)[:, None], np.arange(covers), drawn] += 1
     total /= size
     return total

@@ -1,4 +1,4 @@
-"""Explicit randomness: independent streams from a seed, without any global state."""
+"""Independent random streams from a seed, without global state."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -15,11 +15,11 @@ Seed: TypeAlias = int | Sequence[int] | SeedSequence | Generator | None
 def seed_sequence(seed: Seed) -> SeedSequence:
     """The root of a seed tree.
 
-    The same integer always gives the same tree. A ``Generator`` is advanced and gives another tree
-    at each call. ``None`` takes entropy from the operating system.
+    The same integer always gives the same tree. A ``Generator`` is advanced and gives a new tree in
+    each call. ``None`` uses entropy from the operating system.
     """
     if isinstance(seed, SeedSequence):
-        # A new object, so that its children do not depend on what the given one spawned before.
+        # A new object, so that its children do not depend on earlier children of the given one.
         return SeedSequence(seed.entropy, spawn_key=seed.spawn_key, pool_size=seed.pool_size)
     if isinstance(seed, Generator):
         return SeedSequence([int(word) for word in seed.integers(0, 2**32, size=4)])
@@ -27,7 +27,7 @@ def seed_sequence(seed: Seed) -> SeedSequence:
         return SeedSequence()
     try:
         words: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
-    except Exception:  # a sequence of a user's, which may raise anything
+    except Exception:  # a user's sequence may raise anything
         words = []
     are_integers = all(isinstance(w, int | np.integer) and not isinstance(w, bool) for w in words)
     if not words or isinstance(seed, str | bytes) or not are_integers or min(words) < 0:

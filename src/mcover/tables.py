@@ -9,7 +9,7 @@ Row = Sequence[str]
 
 
 def table(header: Row, rows: Sequence[Row]) -> str:
-    """The first column aligned to the left, the others to the right.
+    """A table with the first column aligned to the left, and the others to the right.
 
     >>> print(table(["method", "error"], [["RSA", "0.1"], ["M-cover", "0.05"]]))
     method   error
@@ -29,7 +29,7 @@ def table(header: Row, rows: Sequence[Row]) -> str:
 
 
 def facts(title: str, rows: Sequence[Row]) -> str:
-    """A title and indented lines of a name and what it is.
+    """A title, and indented lines with a name and a value.
 
     >>> print(facts("Run", [["reads", "3"], ["energy", "0.5"]]))
     Run
@@ -41,7 +41,7 @@ def facts(title: str, rows: Sequence[Row]) -> str:
 
 
 def html_table(title: str, header: Row, rows: Sequence[Row]) -> str:
-    """The same as an HTML table; an empty header is left out.
+    """An HTML table with a title; an empty header is left out.
 
     >>> html_table("Run", [], [["reads", "<3>"]])
     '<table><caption>Run</caption><tr><th>reads</th><td>&lt;3&gt;</td></tr></table>'

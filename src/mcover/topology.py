@@ -1,12 +1,12 @@
-"""Topologies: the mixing kernels Q that say from which covers a source may be read.
+"""Topologies: mixing kernels Q, which determine from which covers a source is read.
 
-A topology is an immutable value. ``topology.matrix(covers)`` is its M×M kernel, balanced to be
+A topology is an immutable object. ``topology.matrix(covers)`` is its M×M kernel, balanced to be
 doubly stochastic; row α is the cover that reads, column β the cover that is read. The paper's
-kernel is :class:`GaussianRing`; :class:`Custom` takes any other matrix.
+kernel is :class:`GaussianRing`; :class:`Custom` is for any other matrix.
 
-Scaling rows or columns multiplies every permutation's weight by the same factor, so it leaves the
-law of the routes unchanged (see :mod:`mcover.permutations`). Balancing keeps the numbers in range,
-and it matters where Q itself mixes messages.
+Scaling a row or a column multiplies the weights of all permutations by the same factor, so it does
+not change the law of the routes (see :mod:`mcover.permutations`). Balancing keeps the numbers in
+range, and it matters if Q itself mixes messages.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
-from mcover.errors import McoverError, UnreachableError
+from mcover.balancing import Matrix, balance, log_weights
+from mcover.errors import McoverError
+from mcover.permutations import TABLE_COVERS, Sampler
 from mcover.plain import Tagged
+from mcover.seeds import streams
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Matrix = NDArray[np.float64]
-
-_LARGEST_SHIFT = 2.0**32  # a double of this size still tells a millionth of a cover
-_SMALLEST_SIGMA = 1e-100  # the square of a displacement in such widths is still finite
-_TOLERANCE = 1e-13  # of the logarithms of row sums
-_SINKHORN, _NEWTON = 2_000, 10_000  # steps
+_LARGEST_SHIFT = 2.0**32  # a double of this size still resolves a millionth of a cover
+_SMALLEST_SIGMA = 1e-100  # the square of a displacement over this width is still finite
+_SAMPLED_MARGINALS = 20_000  # routes, if there are too many covers for exact marginals
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Three numbers that say how a topology mixes."""
+    """Three numbers that describe how a topology mixes."""
 
-    spectral_gap: float  # ``1 − |λ₂|``: how fast differences between covers fade; 0 is never
-    drift: float  # circular mean of β − α: how many covers along the ring a message moves per read
-    effective_width: float  # exp of the mean row entropy: from how many covers a source is read
+    spectral_gap: float  # ``1 − |λ₂|``, the rate at which differences between covers decay
+    drift: float  # circular mean of β − α, the covers along the ring that a message moves per read
+    effective_width: float  # exp of the mean row entropy, the number of covers that are read
 
 
 @dataclass(frozen=True)
 class Topology(Tagged):
-    """Base of all topologies: a subclass says its kind and its log-kernel, the rest follows."""
+    """Base class of topologies; a subclass defines its kind and its log-kernel."""
 
     def _log_kernel(self, covers: int) -> Matrix:
-        """Unbalanced log Q, shape (covers, covers); −inf where a read is impossible."""
+        """Unbalanced log Q, shape (covers, covers); −inf for impossible reads."""
         raise TypeError(f"{type(self).__name__} is not a topology: it has no kernel.")
 
     def matrix(self, covers: int) -> Matrix:
@@ -57,7 +57,7 @@ class Topology(Tagged):
                [0.5, 0.5]])
         """
         covers = checks.check_int("covers", covers, 1)
-        # Five matrices at a time: the logarithms, their balance and what is made on the way.
+        # Five matrices at a time: the logarithms, their balance, and intermediate results.
         checks.check_memory(40 * covers**2, f"a kernel of {covers} covers", "take fewer covers")
         return balance(self._log_kernel(covers), repr(self))
 
@@ -72,14 +72,25 @@ class Topology(Tagged):
         return Facts(float(max(1 - second, 0.0)), float(drift), float(np.exp(entropy / covers)))
 
     def plot(self, covers: int, seed: Any = 0) -> Figure:
-        """Q, the marginals of its law, three routes drawn from it, and the spectrum of Q.
+        """Plots Q, the marginals of its law, three routes, and the spectrum of Q.
 
-        A figure of matplotlib's, which is in the extra ``plot``: ``.plot(12).savefig("ring.png")``.
-        A notebook shows it by itself. ``seed`` is that of the drawn routes.
+        It returns a matplotlib figure, e.g. for ``.plot(12).savefig("ring.png")``; matplotlib is in
+        the extra ``plot``. Notebooks display the figure. ``seed`` draws the routes.
         """
         from mcover.figures import topology_figure
 
-        return topology_figure(self, checks.check_int("covers", covers, 1), seed)
+        covers = checks.check_int("covers", covers, 1)
+        matrix = self.matrix(covers)
+        sampler = Sampler(matrix)
+        for_marginals, for_routes = streams(seed, 2)
+        if covers <= TABLE_COVERS:
+            marginals, source = sampler.marginals, "exact"
+        else:
+            drawn = sampler.sample(_SAMPLED_MARGINALS, for_marginals)
+            marginals = np.stack([np.mean(drawn == beta, axis=0) for beta in range(covers)], axis=1)
+            source = f"{_SAMPLED_MARGINALS:,} routes"
+        routes = sampler.sample(3, for_routes)
+        return topology_figure(f"{self!r}, {covers} covers", matrix, marginals, source, routes)
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ class GaussianRing(Topology, kind="ring"):
     """
 
     sigma: float = 1.5  # Width, in covers; inf is uniform.
-    shift: float = 0.0  # Where a cover reads, in covers ahead of itself; may be fractional.
+    shift: float = 0.0  # Displacement of the kernel's centre, in covers; may be fractional.
 
     def __post_init__(self) -> None:
         _check_sigma(self, self.sigma)
@@ -103,14 +114,14 @@ class GaussianRing(Topology, kind="ring"):
         object.__setattr__(self, "shift", shift)
 
     def _log_kernel(self, covers: int) -> Matrix:
-        # Wrapped to [−M/2, M/2): right for fractional shifts and odd M alike.
+        # Wrapped to [−M/2, M/2), also for fractional shifts and odd M.
         ahead = -_offsets(covers).astype(np.float64) - self.shift + covers / 2
         return _log_gaussian(np.mod(ahead, covers) - covers / 2, self.sigma)
 
 
 @dataclass(frozen=True)
 class Uniform(Topology, kind="uniform"):
-    """Every cover is read equally: all permutations are equally likely."""
+    """All covers are read equally, and all permutations are equally likely."""
 
     def _log_kernel(self, covers: int) -> Matrix:
         return np.zeros((covers, covers))
@@ -126,12 +137,12 @@ class Identity(Topology, kind="identity"):
 
 @dataclass(frozen=True)
 class Chain(Topology, kind="chain"):
-    """A Gaussian ring cut open: the ends do not see each other.
+    """An open Gaussian ring, whose ends are not neighbours.
 
-    Spatial coupling without tail-biting. Rows at the ends have fewer entries, so balancing makes
-    the covers there read themselves more than those in the middle. There is no shift: without the
-    wrap-around it only scales rows and columns, which changes neither the law nor the balanced
-    matrix.
+    This is spatial coupling without tail-biting. Rows at the ends have fewer entries, so after
+    balancing the covers at the ends read themselves more than those in the middle. There is no
+    shift: without wrap-around it only scales rows and columns, which changes neither the law nor
+    the balanced matrix.
     """
 
     sigma: float = 1.5  # Width, in covers.
@@ -145,7 +156,7 @@ class Chain(Topology, kind="chain"):
 
 @dataclass(frozen=True, repr=False)
 class Custom(Topology, kind="custom"):
-    """Any non-negative square matrix under which some permutation is possible.
+    """Any non-negative square matrix for which some permutation is possible.
 
     >>> Custom([[1, 1], [1, 3]]) == Custom(np.array([[1.0, 1.0], [1.0, 3.0]]))
     True
@@ -158,7 +169,7 @@ class Custom(Topology, kind="custom"):
     def __init__(self, values: ArrayLike) -> None:
         array = np.exp(log_weights(values))
         object.__setattr__(self, "values", tuple(tuple(row) for row in array.tolist()))
-        self.matrix(len(self.values))  # an impossible topology is refused when it is made
+        self.matrix(len(self.values))  # refuses an impossible topology here
 
     def __repr__(self) -> str:
         covers = len(self.values)
@@ -168,8 +179,8 @@ class Custom(Topology, kind="custom"):
     def _log_kernel(self, covers: int) -> Matrix:
         if covers != len(self.values):
             raise McoverError(
-                f"this Custom topology is for {len(self.values)} covers, {covers} were asked for; "
-                f"write covers={len(self.values)}, or give another matrix."
+                f"this Custom topology is for {len(self.values)} covers, but {covers} were "
+                f"requested; write covers={len(self.values)}, or give another matrix."
             )
         return log_weights(self.values)
 
@@ -187,7 +198,7 @@ class Mixture(Topology, kind="mixture"):
         share = checks.check_floats("weights", self.weights, ndim=1)
         with np.errstate(over="ignore"):
             total = share.sum()
-            if abs(total - 1) > 1e-12:  # else they are shares already, to the last bit
+            if abs(total - 1) > 1e-12:  # otherwise the weights are shares already
                 share = share / total
         if len(share) != len(self.parts) or not np.all(share > 0):
             raise McoverError(
@@ -204,11 +215,11 @@ class Mixture(Topology, kind="mixture"):
 TOPOLOGIES: dict[str, type[Topology]] = {
     kind.kind: kind for kind in (Uniform, GaussianRing, Chain, Identity)
 }
-"""Topologies that have defaults, by the words that stand for them."""
+"""Topologies with default options, by name."""
 
 
 def as_topology(topology: Any) -> Topology:
-    """A topology as it is; its word or its class stands for its defaults.
+    """A topology; its name or its class stands for its defaults.
 
     >>> as_topology("ring"), as_topology(Uniform)
     (GaussianRing(sigma=1.5, shift=0.0), Uniform())
@@ -252,101 +263,6 @@ def _offsets(covers: int) -> NDArray[np.int64]:
 def _log_gaussian(displacement: Matrix, sigma: float) -> Matrix:
     """log of the Gaussian exp(−d²/2σ²), up to a constant for each row."""
     log_kernel = -0.5 * (displacement / sigma) ** 2
-    # Each row is divided by its largest entry, so that no row underflows. The law is unchanged:
-    # a factor common to a row is a factor common to all permutations.
+    # Each row is divided by its largest entry, so that no row underflows. This does not change the
+    # law, because a factor of a row is a factor of all permutations.
     return np.asarray(log_kernel - log_kernel.max(axis=1, keepdims=True))
-
-
-def log_weights(matrix: ArrayLike) -> Matrix:
-    """log of a kernel, refused unless it is square, finite, non-negative and not empty."""
-    given = checks.as_array("kernel", matrix)
-    try:
-        if given.dtype.kind not in "biufO":
-            raise TypeError(f"its entries are of type {given.dtype}")
-        weights = given.astype(float)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise McoverError(f"a kernel must be an array of numbers: {error}.") from error
-    if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or not weights.size:
-        wanted = "square, (covers, covers), with at least one cover"
-        raise McoverError(f"a kernel must be {wanted}; got shape {weights.shape}.")
-    if not np.all(np.isfinite(weights)):
-        raise McoverError("a kernel must be finite; replace its NaN or infinite entries.")
-    if np.any(weights < 0):
-        where = np.unravel_index(np.argmin(weights), weights.shape)
-        raise McoverError(
-            f"a kernel must not be negative; entry {tuple(map(int, where))} is {weights[where]:g}. "
-            "Write 0 for a read that must not happen."
-        )
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(weights))
-
-
-def balance(log_kernel: Matrix, name: str) -> Matrix:
-    """Scales rows and columns of exp(log_kernel) until all of them sum to 1.
-
-    Sinkhorn's iteration, on logarithms, after entries on no permutation at all have been removed:
-    on what is left it converges geometrically, and neither change touches the law of the routes.
-    Its rate is that at which the balanced kernel mixes; where that is slow, Newton's steps follow.
-
-    Shape: (covers, covers) in and out. ``name`` is how an error calls the kernel.
-    """
-    log_q = np.where(_on_a_permutation(np.isfinite(log_kernel), name), log_kernel, -np.inf)
-    for step in range(_SINKHORN + _NEWTON):
-        log_q -= _log_sum(log_q, axis=0)
-        rows = _log_sum(log_q, axis=1)
-        balanced = np.max(np.abs(rows)) < _TOLERANCE
-        log_q -= rows if balanced or step < _SINKHORN else _newton_step(log_q, rows)
-        if balanced:
-            # A read that is possible stays possible: it is never rounded down to an exact zero.
-            floor = np.where(np.isfinite(log_q), np.finfo(float).tiny, 0.0)
-            return np.maximum(np.exp(log_q), floor)
-    raise McoverError(
-        f"{name} could not be balanced in {_SINKHORN} Sinkhorn and {_NEWTON} Newton steps (rows "
-        f"are off by {np.max(np.abs(rows)):.1e}); its entries differ too much in size: widen it, "
-        "or set the smallest entries to 0."
-    )
-
-
-def _newton_step(log_q: Matrix, rows: Matrix) -> Matrix:
-    """What to subtract from the logarithms of the rows, (M, 1), once columns sum to 1.
-
-    Minimises Σ_β log Σ_α exp(log q + x_α) − Σ_α x_α, which is convex; its gradient is the row sums
-    less 1. Its Hessian diag(q qᵀ 1) − q qᵀ is a Laplacian, made here without differences of
-    numbers that are nearly equal. The small multiple of the identity fixes what the columns undo;
-    where it is not small, rows exchange less weight than the tolerance.
-    """
-    q = np.exp(log_q)
-    exchange = q @ q.T
-    np.fill_diagonal(exchange, 0.0)
-    hessian = np.diag(exchange.sum(axis=1) + 0.1 * _TOLERANCE) - exchange
-    step = np.linalg.solve(hessian, np.expm1(rows))
-    return np.asarray(step / max(1.0, np.abs(step).max()))
-
-
-def _log_sum(log_q: Matrix, axis: int) -> Matrix:
-    top = log_q.max(axis=axis, keepdims=True)
-    return np.asarray(top + np.log(np.exp(log_q - top).sum(axis=axis, keepdims=True)))
-
-
-def _on_a_permutation(support: NDArray[np.bool_], name: str) -> NDArray[np.bool_]:
-    """Which positive entries lie on at least one permutation of positive weight.
-
-    With one perfect matching in hand, an entry lies on some other one just when it closes an
-    alternating cycle, that is, when it joins two nodes of one strongly connected component.
-    """
-    if support.all():
-        return support
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
-
-    column_of = maximum_bipartite_matching(csr_array(support), perm_type="column")
-    if np.any(column_of < 0):
-        lost = int(np.flatnonzero(column_of < 0)[0])
-        raise UnreachableError(
-            f"under {name} no permutation of the {len(support)} covers is possible: the zeros of "
-            f"its kernel leave cover {lost} with nothing to read. Allow more reads, for example by "
-            "mixing in a little Uniform(): mix(topology, Uniform(), weights=[0.99, 0.01])."
-        )
-    row_of = np.argsort(column_of)
-    _, component = connected_components(csr_array(support[:, column_of]), connection="strong")
-    return support & (component[:, None] == component[row_of][None, :])

@@ -1,4 +1,4 @@
-"""Simulated annealing of ±1 weights: one copy, replicas that attract, or routed covers."""
+"""Simulated annealing of ±1 weights: one copy, attracting replicas, or routed covers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mcover.annealing.options import (
     bank_size,
 )
 from mcover.annealing.problems import Problem, Signs, as_signs, problem_of
-from mcover.annealing.reads import COURSE, AnnealStatus, LocalReads
+from mcover.annealing.reads import COURSE, AnnealStatus, LocalReads, Run
 from mcover.annealing.result import AnnealResult
 from mcover.annealing.schedules import (
     AutoSchedule,
@@ -62,43 +62,42 @@ def anneal(
 ) -> Any:
     """Anneals ±1 weights of a perceptron or a committee machine, ``anneal(X, y)``.
 
-    The defaults are what our own study found best; the paper's settings are
-    ``anneal(problem, **vars(mcover.annealing.PAPER))``.
+    The defaults are the settings that did best in our study; ``anneal(problem,
+    **vars(mcover.annealing.PAPER))`` uses the paper's.
 
     Args:
-        problem: patterns (P, N) of two values, ±1, 0 and 1 or bool; or a
+        problem: patterns (P, N) of two values (±1, 0 and 1, or bool); or a problem object from
             :func:`~mcover.teacher_student`, :class:`~mcover.Perceptron` or
-            :class:`~mcover.Committee`, after which the method may come second. A
-            :class:`~mcover.FactorGraph` is annealed over its ``domains`` and returns a
-            :class:`~mcover.annealing.GraphResult`.
-        labels: of patterns, (P,), any two values; the second in order is +1.
+            :class:`~mcover.Committee`, in which case the method may be the second argument; or a
+            :class:`~mcover.FactorGraph`, which is annealed over its ``domains``.
+        labels: the labels of the patterns, (P,), any two values; the second in sorted order is +1.
         method: :class:`~mcover.MCover`, :class:`~mcover.RSA` or :class:`~mcover.Vanilla`.
-        hidden: hidden units K of patterns; 1, a perceptron, by default.
-        schedule: "auto", an :class:`~mcover.annealing.AutoSchedule`, which takes temperatures from
-            the data; or one temperature for each sweep of M · sites proposals, such as
-            :class:`~mcover.LinearSchedule`, also as plain numbers.
-        num_sweeps: so many sweeps of the automatic schedule.
-        rule: acceptance of flips. This and the next four are fields of
-            :class:`~mcover.annealing.AnnealOptions`, which has their defaults and values.
-        energy: what is minimised.
-        order: of proposals in a sweep.
+        hidden: the number K of hidden units; 1 by default, a perceptron.
+        schedule: "auto" or an :class:`~mcover.annealing.AutoSchedule`, which derives temperatures
+            from the data; or one temperature for each sweep of M · sites proposals, as a schedule
+            such as :class:`~mcover.LinearSchedule` or as plain numbers.
+        num_sweeps: the number of sweeps of the automatic schedule.
+        rule: how flips are accepted. For this argument and the next four, see the fields of
+            :class:`~mcover.annealing.AnnealOptions`.
+        energy: the energy to minimise.
+        order: the order of proposals in a sweep.
         stop_at_zero: whether to end a read at its first solution.
-        improvement: which flips descent takes.
+        improvement: which flips the rule "descent" takes.
         num_reads: independent runs, each with its own start and routes.
-        seed: the same seed gives the same bits on any number of workers, and read r does not depend
-            on how many reads there are.
+        seed: the same seed gives bit-identical results with any number of workers, and read r does
+            not depend on the number of reads.
         initial_states: ±1 weights to start from, shape (sites,), (M, sites) or (reads, M, sites);
             random and independent for each cover by default.
-        record: how many points of the trajectory to keep, or the temperatures to keep.
-        interrupt: called a few times a second; once it is true, the run ends with what it has.
-            Ctrl-C does the same.
-        progress: True for a progress bar of tqdm's (temperature, energy, acceptance, time left),
-            or a function that is called a few times a second with an
+        record: the number of points of the trajectory to keep, or their temperatures.
+        interrupt: a function that is called a few times a second; once it returns true, the run
+            ends and returns its current state. Ctrl-C does the same.
+        progress: True for a tqdm progress bar (temperature, energy, acceptance, time left), or a
+            function that is called a few times a second with an
             :class:`~mcover.annealing.AnnealStatus`.
         workers: threads; one for each CPU by default.
-        executor: any executor of ``concurrent.futures`` in place of threads, e.g. a process pool or
-            Dask's ``client.get_executor()``. Reads go out in chunks, four for each of ``workers``;
-            what a killed worker lost runs again.
+        executor: any executor of ``concurrent.futures`` to use instead of threads, e.g. a process
+            pool or Dask's ``client.get_executor()``. Reads are submitted in chunks, four for each
+            of ``workers``; chunks of a killed worker run again.
 
     Returns:
         An :class:`~mcover.annealing.AnnealResult`, or a :class:`~mcover.annealing.GraphResult` for
@@ -131,13 +130,13 @@ def anneal(
     num_reads = checks.check_int("num_reads", num_reads, 1)
     threads = checks.cpus() if workers is None else checks.check_int("workers", workers, 1)
     if interrupt is not None:
-        checks.check_callable("interrupt", interrupt, "a function that says when to stop, or None")
+        checks.check_callable("interrupt", interrupt, "a function that returns a bool, or None")
     if not isinstance(progress, bool):
         checks.check_callable("progress", progress, "True, False or a function of an AnnealStatus")
     executor = check_executor(executor)
     if graph is not None and executor is not None:
         raise McoverError("a factor graph is annealed on threads; leave executor out.")
-    # Before anything is made for each read.
+    # Before anything is allocated for each read.
     if graph is None:
         _check_memory(data, options, num_reads, record, min(threads, num_reads))
     checks.check_memory(1024 * num_reads, f"{num_reads} reads", "take fewer reads")
@@ -157,16 +156,16 @@ def anneal(
         columns = pack_columns(data.patterns, data.labels)
         known = resolve(options, data, columns)
         points = _record_points(record, known)
+        run = Run(data, known, seeds, starts, points, columns)
         if executor is not None:
-            run = data, known, seeds, starts, points, columns, workers, interrupt, show
-            return anneal_on(executor, *run)
-        return LocalReads(data, known, seeds, starts, points, threads, columns).all(interrupt, show)
+            return anneal_on(executor, run, workers, interrupt, show)
+        return LocalReads(run, threads).all(interrupt, show)
 
     if progress is not True:
         return start(progress or None)
     from tqdm.auto import tqdm
 
-    # The bar counts shares of the whole run, because reads end at different times.
+    # The bar shows the share of the whole run, because reads end at different times.
     form = "{percentage:3.0f}%|{bar:10}| {desc} [{elapsed}<{remaining}]"
     with tqdm(total=1.0, bar_format=form, desc="starting") as bar:
 
@@ -208,7 +207,7 @@ def _record_points(record: int | Sequence[float], options: AnnealOptions) -> NDA
         wanted = checks.check_floats("record", record, ndim=1)
         if options.rule == "descent":
             raise McoverError(
-                "record has temperatures, and descent none; write a number of points."
+                "record gives temperatures, which descent does not have; write a number of points."
             )
         nearest = [int(np.argmin(np.abs(temperatures - value))) for value in wanted]
         return np.unique(np.array(nearest, dtype=np.int64))

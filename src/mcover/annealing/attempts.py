@@ -1,60 +1,50 @@
-"""One restart of :func:`mcover.solve`: an annealing, and the best student that it leaves.
-
-Covers need not agree. With a ±1 teacher behind the labels their majority is the solution; without
-one it may be worse than each of them. So the student is the best, by errors on all patterns, of
-the majority, every cover, and a polish: one copy that anneals on from the best of these, cold, with
-the number of errors as its energy.
-"""
+"""One restart of :func:`mcover.solve`: an annealing, and the best student of its covers."""
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import SeedSequence
-from numpy.typing import NDArray
 
 from mcover.annealing.options import AnnealOptions, bank_size, couplings_of
 from mcover.annealing.problems import Signs
-from mcover.annealing.result import collapse_sign
+from mcover.annealing.readouts import Columns, Size, read_out
+from mcover.annealing.tasks import next_slice
 from mcover.routing import draw_bank
-
-_SLICE_SECONDS = 0.05
-_POLISH_SHARE = 4  # a polish has a quarter of the sweeps
-_POLISH_HOT = 0.25  # temperature of the start of a polish, as a share of the annealing's T₀
-
-Columns = NDArray[np.uint64]
-Size = tuple[int, int, int]
-"""Patterns, hidden units, inputs."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a restart came to."""
+    """The outcome of a restart."""
 
     weights: Signs  # of the best student, (sites,)
-    errors: int  # patterns that it gets wrong
-    readout: str  # which student it is: "majority", "cover 3", "polish"
+    errors: int  # number of patterns that it misclassifies
+    readout: str  # how it was chosen: "majority", "cover 3", "polish"
     covers: Signs  # the final covers, (M, sites)
-    finished: bool  # whether it came to its end
+    finished: bool  # False if it ended early
     proposals: int
     seconds: float  # CPU time of its thread
 
 
 @dataclass(frozen=True)
 class Budget:
-    """When an attempt ends early: a flag of this process, and a time."""
+    """When an attempt ends early; None means never."""
 
-    halt: threading.Event | None
-    seconds: float | None
+    halt: threading.Event | None  # when it is set; on threads of this process
+    seconds: float | None  # after this time
 
 
 def attempt(
     columns: Columns, size: Size, options: AnnealOptions, seed: SeedSequence, budget: Budget
 ) -> Attempt:
-    """Anneals once and reads out; of options whose temperatures are known."""
+    """Anneals once and chooses a student; the temperatures of ``options`` are known.
+
+    A restart that ends early still returns a student, so that an interrupted search has one. It
+    runs at least one slice of sweeps, and its student is not polished.
+    """
     from mcover.annealing.searches import run
     from mcover.annealing.states import compile_kernels, make_state, random_weights
 
@@ -80,59 +70,18 @@ def attempt(
         since = time.perf_counter()
         part = slice(here, here + slice_)
         done = run(state, temperatures[part], couplings[part], rng, options.rule, stop_at_zero=True)
-        made, took = len(done.energies), max(time.perf_counter() - since, 1e-6)
-        slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / took)))
+        made = len(done.energies)
+        slice_ = next_slice(slice_, made, time.perf_counter() - since)
         here, over, proposals = here + made, done.over, proposals + int(done.proposals.sum())
     finished = over or here >= len(temperatures)
-    best, errors, readout = _best(columns, size, state.weights)
-    if errors and finished and not is_over():
-        options = replace(options, energy="errors")
-        polished, more = _polish(columns, size, best, options, polish_seed)
-        proposals += more
-        left = count_errors(columns, size, polished)
-        if left < errors:
-            best, errors, readout = polished, left, "polish"
-    seconds = time.thread_time() - cpu
-    covers_ = state.weights.copy()
-    return Attempt(best, errors, readout, covers_, finished, proposals, seconds)
-
-
-def count_errors(columns: Columns, size: Size, student: Signs) -> int:
-    """Patterns that a ±1 student gets wrong, by the counters of a chain that never moves."""
-    from mcover.annealing.states import make_state, margins
-
-    routes = np.zeros((1, student.size, 1), dtype=np.uint8)
-    chain = make_state(columns, *size, routes, student.reshape(1, -1), "errors")
-    return int(np.sum(margins(chain) <= 0))
-
-
-def _best(columns: Columns, size: Size, weights: Signs) -> tuple[Signs, int, str]:
-    """The majority, or the cover that has fewer errors."""
-    students = [("majority", collapse_sign(weights))]
-    if len(weights) > 1:
-        students += [(f"cover {place}", one) for place, one in enumerate(weights)]
-    best, errors, readout = students[0][1], -1, ""
-    for name, student in students:
-        found = count_errors(columns, size, student)
-        if errors < 0 or found < errors:
-            best, errors, readout = student.copy(), found, name
-        if errors == 0:
-            break
-    return best, errors, readout
-
-
-def _polish(
-    columns: Columns, size: Size, student: Signs, options: AnnealOptions, seed: SeedSequence
-) -> tuple[Signs, int]:
-    """One copy that anneals on from a student, cold; the best of what it passes at its end."""
-    from mcover.annealing.searches import run
-    from mcover.annealing.states import make_state
-    from mcover.annealing.temperatures import freezing_temperature
-
-    hot = _POLISH_HOT * freezing_temperature(columns, size, "errors")
-    sweeps = max(1, len(options.schedule.temperatures()) // _POLISH_SHARE)
-    routes = np.zeros((1, student.size, 1), dtype=np.uint8)
-    rng = seed.generate_state(4, np.uint64).astype(np.uint64)
-    state = make_state(columns, *size, routes, student[None], "errors")
-    done = run(state, np.linspace(hot, 0.2 * hot, sweeps), 0.0, rng, "glauber", stop_at_zero=True)
-    return state.weights[0].copy(), int(done.proposals.sum())
+    sweeps = len(temperatures) if finished and not is_over() else 0
+    best, errors, readout, more = read_out(columns, size, state.weights, sweeps, polish_seed)
+    return Attempt(
+        weights=best,
+        errors=errors,
+        readout=readout,
+        covers=state.weights.copy(),
+        finished=finished,
+        proposals=proposals + more,
+        seconds=time.thread_time() - cpu,
+    )

@@ -1,24 +1,24 @@
-"""512 bits at a time, and counters made of them, for compiled code.
+"""Operations on 512 bits at a time, and counters built from them, for compiled code.
 
-A `Lanes` value is an LLVM ``<8 x i64>``: one register with AVX-512; elsewhere LLVM splits it by
-itself. Numba has no vector type of its own, and left alone LLVM packs such loops into 256-bit
-registers. Inside compiled functions lanes combine with ``&``, ``|``, ``^`` and ``+`` (eight
-separate 64-bit sums); `load` and `store` move them to and from flat uint64 arrays, whose indices
-count words and are not checked.
+A `Lanes` value is an LLVM ``<8 x i64>``: one register with AVX-512; for other CPUs LLVM splits it.
+Numba has no vector type, and by default LLVM vectorises such loops with 256-bit registers only.
+Inside compiled functions lanes combine with ``&``, ``|``, ``^`` and ``+`` (eight separate 64-bit
+sums); `load` and `store` move them to and from flat uint64 arrays, whose indices count words and
+are not checked.
 
 A **counter** holds one small number for each of 512 patterns. Its **planes** are the bits of these
 numbers in two's complement, lowest first, each plane one Lanes value.
 
-Why planes: a flip changes the margin of every pattern by one step up or down, so all 512 numbers
-change at once by ±1. With one bit of every number in a register, that is a ripple-carry addition:
-plane by plane, ``new = bit ^ carry``, and the carry goes on where the bit was 1 (adding) or 0
-(subtracting). It takes about log₂ N planes instead of 512 additions, whatever the signs.
+Why planes: a flip of a weight changes the margin of every pattern by one step up or down, so all
+512 numbers change by ±1. With one bit of every number in a register, that is a ripple-carry
+addition, plane by plane: ``new = bit ^ carry``, and the carry propagates where the bit was 1
+(addition) or 0 (subtraction). It takes about log₂ N steps instead of 512 additions.
 
-Counters are offset so that a pattern is wrong exactly where its number is negative. The highest
-plane is the sign in two's complement, so it is the error mask as it stands: no comparison is
-needed, and a popcount of it counts errors. This breaks if a counter overflows its planes:
-`counter_depth` is the smallest depth that holds every value that can occur, and each flip of a
-weight must be followed by exactly one step in every context that reads it.
+Counters are offset so that a pattern is misclassified exactly if its number is negative. The
+highest plane holds the sign bits, so it is the error mask without any comparison, and a popcount of
+it counts errors. This breaks if a counter overflows its planes: `counter_depth` is the smallest
+depth that holds every possible value, and each flip of a weight must be followed by exactly one
+step in every context that reads it.
 """
 
 # mypy: disable-error-code="misc, no-untyped-call, unused-ignore"
@@ -46,7 +46,7 @@ _VECTOR = ir.VectorType(_I64, WORDS)
 
 Words = NDArray[np.uint64]
 
-intrinsic: Any = _intrinsic  # what it makes is called without typingctx, unlike its type says
+intrinsic: Any = _intrinsic  # its type demands typingctx, which callers do not pass
 
 
 class Lanes(types.Type):
@@ -85,7 +85,7 @@ def _pointer(context: Any, builder: Any, sig: Any, array: Any, index: Any) -> An
 
 
 def _call(name: str, result: Any) -> Any:
-    """Code that calls one of LLVM's functions of a vector."""
+    """Code that calls one of LLVM's vector intrinsics."""
     kind = ir.FunctionType(result, [_VECTOR])
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -100,7 +100,7 @@ def load(typingctx: Any, array: Any, index: Any) -> Any:
     """The 512 bits at words index..index+7 of a flat uint64 array."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        # Only 8-byte alignment is promised: arrays that were copied or unpickled stay usable.
+        # Only 8-byte alignment is assumed, so that copied or unpickled arrays work too.
         return builder.load(_pointer(context, builder, sig, *args), align=8)
 
     return lanes(array, types.intp), codegen
@@ -132,7 +132,7 @@ def broadcast(typingctx: Any, word: Any) -> Any:
 
 @intrinsic
 def count(typingctx: Any, value: Any) -> Any:
-    """The number of ones in each of the eight words, as lanes to be added up."""
+    """The number of ones in each of the eight words, as lanes."""
     return lanes(lanes), _call("llvm.ctpop", _VECTOR)
 
 
@@ -178,9 +178,9 @@ def clear_counter(planes: Words, at: int, depth: int, terms: int) -> None:
 
 @njit(forceinline=True)
 def _step_plane(planes: Words, at: int, d: Any, carry: Any, lower: Any, mixed: Any) -> Any:
-    """Add the carry to one plane; returns it, the next carry, and where planes differ so far."""
+    """Add the carry to one plane; returns the plane, the carry, and where planes differ so far."""
     bit = load(planes, at)
-    # Adding 1 carries on from a 1, subtracting 1 borrows on from a 0: bit ^ d is both.
+    # An addition carries from a 1, a subtraction borrows from a 0: bit ^ d covers both.
     plane = bit ^ carry
     store(planes, at, plane)
     return plane, carry & (bit ^ d), mixed | (plane ^ lower)
@@ -190,8 +190,7 @@ def _step_plane(planes: Words, at: int, d: Any, carry: Any, lower: Any, mixed: A
 def step_counter(planes: Words, at: int, depth: int, carry: Any, d: Any) -> Any:
     """Add -1 (where d) or +1 (elsewhere) to the counter at word `at`, in the patterns of `carry`.
 
-    Patterns outside `carry` stay as they are. With an empty `carry` nothing changes, and the call
-    only reads the three masks.
+    Other patterns do not change. With an empty `carry` the call only computes the three masks.
 
     Returns:
         Three lanes: the patterns whose counter is < 0, = 0 and = -1 after the step.
@@ -199,7 +198,7 @@ def step_counter(planes: Words, at: int, depth: int, carry: Any, d: Any) -> Any:
     mixed = broadcast(np.uint64(0))
     plane, carry, _ = _step_plane(planes, at, d, carry, mixed, mixed)
     i, end = at + WORDS, at + depth * WORDS
-    while i + 3 * WORDS < end:  # unrolled: a flip spends its time here
+    while i + 3 * WORDS < end:  # unrolled, because flips spend most of their time here
         plane, carry, mixed = _step_plane(planes, i, d, carry, plane, mixed)
         plane, carry, mixed = _step_plane(planes, i + WORDS, d, carry, plane, mixed)
         plane, carry, mixed = _step_plane(planes, i + 2 * WORDS, d, carry, plane, mixed)
@@ -208,5 +207,5 @@ def step_counter(planes: Words, at: int, depth: int, carry: Any, d: Any) -> Any:
     while i < end:
         plane, carry, mixed = _step_plane(planes, i, d, carry, plane, mixed)
         i += WORDS
-    # The last plane is the sign; 0 and -1 are the numbers whose planes are all alike.
+    # The last plane is the sign. All planes are equal for the numbers 0 and -1 only.
     return plane, (mixed | plane) ^ broadcast(ONES), plane & (mixed ^ broadcast(ONES))

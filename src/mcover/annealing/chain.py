@@ -1,8 +1,8 @@
 """One Markov chain of an annealing: its state, and its random numbers.
 
-`mcover.annealing.kernels` explains counters, masks and energies. The chain has a generator of its
-own, written out here, because the oracle in the tests must draw the very same numbers: the order
-and the use of the draws are part of what a seed promises.
+`mcover.annealing.kernels` explains counters, masks and energies. The random generator is written
+out here, because the oracle in the tests must draw the same numbers. A seed determines the
+trajectory, so the order and the use of the draws must not change.
 """
 
 from typing import Any, NamedTuple, get_args
@@ -15,29 +15,29 @@ from mcover.annealing.options import Order
 from mcover.compiled import njit
 
 ERRORS, EVEN, ODD = 0, 1, 2  # forms of the energy
-ORDERS = get_args(Order)  # compiled code has the index
+ORDERS = get_args(Order)  # compiled code uses the index
 RANDOM, PERMUTATION = ORDERS.index("random"), ORDERS.index("permutation")
 
 Integers = NDArray[np.int64]
 
 
 class State(NamedTuple):
-    """One chain. `advance` changes its arrays in place; sites are numbered q = k*N + i.
+    """The state of one chain, which `advance` changes in place; sites are numbered q = k*N + i.
 
-    Shape: W words of 64 patterns make a row, a multiple of 8, in W/8 blocks. The counters are flat:
-    planes (contexts, K, W/8, depth, 8), masks (contexts, K, pairs, W/8, 2, 8) with the pair
-    (down, hold) last, and the same without K for the votes, which a perceptron does not have.
+    Shape: a row of patterns has W words of 64 bits, a multiple of 8, in W/8 blocks. The counters
+    are flat arrays: planes (contexts, K, W/8, depth, 8) and masks (contexts, K, pairs, W/8, 2, 8)
+    with the pair (down, hold) last; the votes of a committee have the same shapes without K.
 
-    The layout follows the access. A flip walks through all planes of one block, so the planes of a
-    block are adjacent. A proposal, which is far more frequent, reads only masks, so these are kept
-    apart from the planes, and the two of a pair share adjacent cache lines.
+    The layout follows the order of access. A flip goes through all planes of one block, so these
+    are adjacent. A proposal, which is far more frequent, reads only masks, so masks are separate
+    from the planes, and the two masks of a pair are in adjacent cache lines.
     """
 
     weights: NDArray[np.int8]  # (M, K*N)
     energy: Integers  # (1,), in units, summed over all contexts
     columns: Words  # (N*W,), from pack_columns
     ones: Integers  # (N,), bits set in each column
-    valid: Words  # (W,), the bits that are patterns
+    valid: Words  # (W,), 1 for the bits of patterns, 0 for padding
     inverse: NDArray[np.uint8]  # (K*N*M*S,), α at [(q*M + β)*S + s]
     planes: Words
     masks: Words
@@ -51,16 +51,16 @@ class State(NamedTuple):
     pairs: int
     depth: int
     vote_depth: int
-    unit: float  # physical size of one unit of energy, the mean over destinations included
+    unit: float  # the energy of one unit, with the factor 1/S of the mean over destinations
 
 
 class Sweeps(NamedTuple):
-    """What was done: int64 (done,) for each sweep, and whether there is nothing left to do."""
+    """Statistics of sweeps, int64 (done,) each."""
 
     accepted: Integers
     energies: Integers  # after each sweep, in units of the state
     proposals: Integers
-    over: bool
+    over: bool  # whether the chain ended: solved, or in a minimum that it cannot leave
 
 
 @njit(forceinline=True)
@@ -86,7 +86,7 @@ def uniform(rng: Words) -> float:
 
 @njit(forceinline=True)
 def randbelow(rng: Words, bound: Any) -> Any:
-    """A whole number in [0, bound), (r * bound) >> 32 of the high 32 bits r of one draw."""
+    """An integer in [0, bound): (r * bound) >> 32 for the high 32 bits r of one draw."""
     return np.intp(((next64(rng) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
 
 
@@ -98,11 +98,22 @@ def new_sequence(order: int, moves: int) -> NDArray[np.int32]:
 
 @njit()
 def shuffle(sequence: NDArray[np.int32], rng: Words) -> None:
-    """Fill with a uniform permutation of 0, 1, … (Fisher and Yates), one draw for each entry."""
+    """Fill with a uniform permutation of 0, 1, … (Fisher–Yates), one draw for each entry."""
     for i in range(sequence.size):
         j = randbelow(rng, i + 1)
         sequence[i] = sequence[j]
         sequence[j] = i
+
+
+@njit(forceinline=True)
+def next_index(order: int, sequence: NDArray[np.int32], move: int, moves: int, rng: Words) -> Any:
+    """The index of proposal ``move`` of a sweep: from the order, or drawn."""
+    index: Any = np.intp(move)
+    if order == RANDOM:
+        index = randbelow(rng, moves)
+    elif order == PERMUTATION:
+        index = np.intp(sequence[move])
+    return index
 
 
 @njit()

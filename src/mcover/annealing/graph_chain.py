@@ -4,9 +4,9 @@ The lifted objective is a sum of terms, one for each retained incidence a→i an
 ℓ_{a→i} in one routed context, times its share. Changing one copy of a variable changes the terms
 that read it, and no others. Sites, the copies of variables, are numbered variable · M + cover.
 
-Where all losses have few enough arguments they become tables of all their values, and the sweeps
-are compiled. :class:`CallingChain` calls the losses instead. Both take the same random numbers and
-add in the same order, so they walk the same trajectory.
+If each factor has few enough combinations of values, the losses become tables and the sweeps are
+compiled; otherwise :class:`CallingChain` calls the losses. Both use the same random numbers and add
+in the same order, so their trajectories are equal, which the tests check.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from mcover.annealing.bits import Words
 from mcover.annealing.chain import (
     PERMUTATION,
-    RANDOM,
     new_sequence,
     next64,
+    next_index,
     randbelow,
     shuffle,
     uniform,
@@ -43,10 +43,10 @@ _ALL_ENTRIES = 2**22
 
 
 class Terms(NamedTuple):
-    """What compiled sweeps read; ``at`` changes with the values.
+    """The data of compiled sweeps; ``at`` changes with the values.
 
-    Shape: tables (entries,), share (terms,), at (terms,) where each term is in the tables; starts
-    (sites + 1,), the slice of the next two that belongs to a site; term and stride (incidences,).
+    Shape: tables (entries,); share (terms,); at (terms,), the current entry of each term; starts
+    (sites + 1,), the first index of each site in term and stride (incidences,).
     """
 
     tables: Floats
@@ -88,25 +88,32 @@ def _indexed(
     return value
 
 
-def tables_of(graph: FactorGraph, losses: Losses) -> dict[tuple[int, int], Floats] | None:
-    """All values of each loss, flat; None where a factor has too many for a table."""
+class LossTables(NamedTuple):
+    """All values of all losses in one array, and where those of each incidence start."""
+
+    entries: Floats
+    offsets: dict[tuple[int, int], int]
+
+
+def tables_of(graph: FactorGraph, losses: Losses) -> LossTables | None:
+    """The losses as tables; None if a factor has too many combinations of values."""
     sizes = [[len(graph.domains[j]) for j in factor.variables] for factor in graph.factors]
-    counts = [math.prod(of) for of in sizes]
-    if max(counts) > _ENTRIES:
+    if max(math.prod(of) for of in sizes) > _ENTRIES:
         return None
-    made: dict[Any, Floats] = {}
-    found = {}
+    known: dict[Any, int] = {}
+    offsets: dict[tuple[int, int], int] = {}
+    entries: list[float] = []
     for (a, i), loss in losses.items():
         factor = graph.factors[a]
         # Factors that share a function and domains share a table.
         key = factor.directed.get(i, factor.loss), *(graph.domains[j] for j in factor.variables)
-        if key not in made:
-            if sum(map(len, made.values())) + counts[a] > _ALL_ENTRIES:
+        if key not in known:
+            if len(entries) + math.prod(sizes[a]) > _ALL_ENTRIES:
                 return None
-            every = itertools.product(*map(range, sizes[a]))
-            made[key] = np.array([loss(*indices) for indices in every])
-        found[a, i] = made[key]
-    return found
+            known[key] = len(entries)
+            entries += [loss(*indices) for indices in itertools.product(*map(range, sizes[a]))]
+        offsets[a, i] = known[key]
+    return LossTables(np.array(entries), offsets)
 
 
 class CompiledChain:
@@ -116,17 +123,12 @@ class CompiledChain:
         self,
         lifted: GraphCover,
         values: Integers,
-        tables: dict[tuple[int, int], Floats],
+        tables: LossTables,
         rng: Words,
     ) -> None:
         """``values`` are indices into the domains, (variables, M); they change in place."""
         self.values, self.rng = values, rng
         self.sizes = np.array([len(domain) for domain in lifted.graph.domains])
-        offsets, flat, length = {}, [], 0
-        for of in tables.values():
-            if id(of) not in offsets:
-                offsets[id(of)], length = length, length + len(of)
-                flat.append(of)
         share: list[float] = []
         at: list[int] = []
         reading: list[list[tuple[int, int]]] = [[] for _ in range(values.size)]
@@ -137,12 +139,12 @@ class CompiledChain:
                 for site, stride in zip(sites, strides, strict=True):
                     reading[site].append((len(at), stride))
                 place = sum(int(values.flat[s]) * w for s, w in zip(sites, strides, strict=True))
-                at.append(offsets[id(tables[a, i])] + place)
+                at.append(tables.offsets[a, i] + place)
                 share.append(part)
         pairs = np.array([pair for of in reading for pair in of], dtype=np.int64).reshape(-1, 2)
         starts = np.cumsum([0, *map(len, reading)])
         self.terms = Terms(
-            np.concatenate(flat), np.array(share), np.array(at), starts,
+            tables.entries, np.array(share), np.array(at), starts,
             np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]),
         )  # fmt: skip
 
@@ -173,11 +175,7 @@ def _sweeps(
         if order == PERMUTATION:
             shuffle(sequence, rng)
         for move in range(values.size):
-            site = move
-            if order == RANDOM:
-                site = randbelow(rng, values.size)
-            elif order == PERMUTATION:
-                site = sequence[move]
+            site = next_index(order, sequence, move, values.size, rng)
             variable, cover = site // covers, site % covers
             size, old = sizes[variable], values[variable, cover]
             if size == 1:
@@ -188,7 +186,8 @@ def _sweeps(
                 t = terms.term[k]
                 after = terms.tables[terms.at[t] + terms.stride[k] * (new - old)]
                 change += terms.share[t] * (after - terms.tables[terms.at[t]])
-            # Copies that agree gain, besides this one: what it gains by `new`, loses by `old`.
+            # The number of other copies with the value `new`, minus those with `old`. The loop
+            # counts this copy among the latter, hence the 1.
             gained = 1
             for other in values[variable]:
                 gained += (other == new) - (other == old)
@@ -204,7 +203,7 @@ def _sweeps(
 
 @njit()
 def accepts(x: float, u: float, metropolis: bool) -> bool:
-    """Whether a change of x = ΔE/T is taken, for a uniform number u."""
+    """Whether a change of x = ΔE/T is accepted, for a uniform number u."""
     if x > 700:  # exp would overflow
         return False
     if metropolis:
@@ -213,7 +212,7 @@ def accepts(x: float, u: float, metropolis: bool) -> bool:
 
 
 class CallingChain:
-    """A chain that calls the losses: for factors whose tables would be too large."""
+    """A chain that calls the losses, for factors whose tables would be too large."""
 
     def __init__(self, lifted: GraphCover, values: Integers, losses: Losses, rng: Words) -> None:
         """``values`` are indices into the domains, (variables, M); they change in place."""
@@ -247,11 +246,7 @@ class CallingChain:
             if order == PERMUTATION:
                 shuffle(sequence, rng)
             for move in range(values.size):
-                site = move
-                if order == RANDOM:
-                    site = randbelow(rng, values.size)
-                elif order == PERMUTATION:
-                    site = int(sequence[move])
+                site = next_index(order, sequence, move, values.size, rng)
                 variable, cover = divmod(site, covers)
                 if self.sizes[variable] == 1:
                     continue
@@ -275,7 +270,7 @@ class CallingChain:
 
 
 def _contexts(lifted: GraphCover) -> Any:
-    """Incidence, share, and the sites that each cover's context reads."""
+    """Incidence, share, and the sites that the context of each cover reads."""
     covers = lifted.covers
     for a, factor in enumerate(lifted.graph.factors):
         share = 1 / len(lifted.destinations[a])
@@ -297,9 +292,10 @@ def random_values(rng: Words, sizes: list[int], covers: int) -> Integers:
 
 
 def typical_change(graph: FactorGraph, losses: Losses) -> float:
-    """Mean |ΔL| of the changes of one variable that matter, in random states; 0 if there are none.
+    """Mean of |ΔL| over random changes of one variable, without those that do not change L.
 
-    It sets the scale of the temperatures, and depends on the graph alone.
+    It sets the scale of the temperatures and depends only on the graph; it is 0 if no change
+    changes L.
     """
     rng = np.array([1, 2, 3, 4], dtype=np.uint64)
     for _ in range(16):

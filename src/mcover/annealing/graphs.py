@@ -1,7 +1,7 @@
 """Annealing of factor graphs of discrete variables, along the routes of their M-covers.
 
-The general lift of the paper, usable: any objective that is a sum of local losses. It is for small
-graphs; ±1 patterns have an annealer of their own, which is hundreds of times faster.
+This is the general lift of the paper, for any objective that is a sum of local losses. It is meant
+for small graphs; the annealer of ±1 patterns is hundreds of times faster.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
-from mcover.annealing.options import RSA, AnnealOptions, bank_size, couplings_of
-from mcover.annealing.reads import AnnealStatus, listen
+from mcover.annealing.options import RSA, AnnealOptions, bank_size
+from mcover.annealing.reads import COURSE, ThreadedReads
 from mcover.annealing.result import reads_text
 from mcover.annealing.schedules import AutoSchedule
+from mcover.annealing.tasks import next_slice
 from mcover.annealing.trajectory import Trajectory
 from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph, GraphCover, lift_bank
@@ -33,10 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHOD = RSA(5, coupling=0.3)
-"""What :func:`mcover.anneal` takes for graphs where no method is given: without a planted solution
-routes found no better minima than replicas."""
-
-_SLICE_SECONDS = 0.1
+"""The default method of :func:`mcover.anneal` for graphs: on spin glasses, which have no planted
+solution, routes were not seen to find lower minima (``bench/graphs.py``)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,7 +45,7 @@ class Assignment:
     values: tuple[Any, ...]
     objective: float
     read: int
-    cover: int | None  # which cover it is; None is the majority of the covers
+    cover: int | None  # the index of the cover; None for the majority of the covers
 
     def __repr__(self) -> str:
         whose = "the majority" if self.cover is None else f"cover {self.cover}"
@@ -56,24 +55,24 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphResult:
-    """What :func:`mcover.anneal` returns for a factor graph; arrays have an entry for each read.
+    """The result of :func:`mcover.anneal` for a factor graph; arrays have an entry for each read.
 
     ``len(result)``, ``result[3]`` and iteration give the best :class:`Assignment` of each read.
-    Its candidates are the covers and their majority: on graphs without a planted solution the
-    covers need not agree.
+    It is the best of the covers and their majority, because on graphs without a planted solution
+    the covers need not agree.
     """
 
     values: NDArray[Any]  # final values of all covers, (reads, M, variables)
     energy: NDArray[np.float64]  # final lifted objective, summed over covers
-    majority: NDArray[Any]  # the commonest value of each variable, ties go to cover 0
+    majority: NDArray[Any]  # the most frequent value of each variable; cover 0 decides ties
     objective: NDArray[np.float64]  # of the majority
     cover_objective: NDArray[np.float64]  # of each cover, (reads, M)
     proposals: NDArray[np.int64]
     seconds: NDArray[np.float64]  # CPU time of the read's thread
-    sweeps: NDArray[np.int64]  # fewer than planned where a read was interrupted or reached zero
+    sweeps: NDArray[np.int64]  # fewer than planned if a read was interrupted or reached zero
     finished: NDArray[np.bool_]
     trajectory: Trajectory
-    lifts: tuple[GraphCover, ...]  # the lifted graph of each read, with its last routes
+    lifts: tuple[GraphCover, ...]  # the lifted graph of each read, with its final routes
     options: AnnealOptions
     interrupted: bool
 
@@ -102,7 +101,7 @@ class GraphResult:
         return min(self, key=lambda one: one.objective)
 
     def plot(self) -> Figure:
-        """Energy, acceptance and overlap between covers of each read (thin), their mean (thick)."""
+        """Energy, acceptance and overlap of covers, for each read (thin) and on average (thick)."""
         return self.trajectory.plot(f"{brief(self.options.method)}, {reads_text(len(self))}")
 
     def __repr__(self) -> str:
@@ -127,20 +126,19 @@ class GraphResult:
 
 
 def check_options(graph: FactorGraph, options: AnnealOptions) -> None:
-    """Refuses options that are of ±1 patterns only."""
-    example = "glauber or metropolis"
+    """Refuses options that apply only to ±1 patterns."""
     if options.rule not in ("glauber", "metropolis"):
         raise McoverError(
-            f"rule is {options.rule!r}, and a factor graph is given; write {example}."
+            f"rule {options.rule!r} works for patterns only; write 'glauber' or 'metropolis'."
         )
     if options.energy != AnnealOptions.energy:
-        raise McoverError("a factor graph has an objective of its own; leave energy out.")
+        raise McoverError("a factor graph defines its own objective; leave energy out.")
     if options.method.covers > 1 and not isinstance(options.method.topology, Identity):
         bank_size(options.method, graph.variables)
 
 
-class GraphReads:
-    """Independent reads of a graph on threads, each with routes of its own."""
+class GraphReads(ThreadedReads):
+    """Independent reads of a graph on threads, each with its own routes."""
 
     def __init__(
         self,
@@ -151,21 +149,19 @@ class GraphReads:
         record: Callable[[AnnealOptions], NDArray[np.int64]],
         threads: int,
     ) -> None:
-        """``record`` says after which sweeps the trajectory is kept, once they are known."""
+        """``record`` selects the sweeps after which the trajectory is kept."""
         from mcover.annealing.graph_chain import losses_of, tables_of, typical_change
 
         check_options(graph, options)
-        self.graph, self.seeds = graph, seeds
+        self.graph = graph
         self.losses = losses_of(graph)
         self.tables = tables_of(graph, self.losses)
         if isinstance(options.schedule, AutoSchedule):
-            # Where changes cost about T, half of them are accepted; at an eighth, hardly any.
+            # At a temperature equal to a typical change, about half of the proposals are accepted;
+            # at an eighth of it, hardly any.
             scale = typical_change(graph, self.losses) or 1.0
             options = replace(options, schedule=options.schedule.from_temperature(scale, 1.0))
-        self.options, self.points = options, record(options)
-        self.temperatures, self.couplings = options.schedule.temperatures(), couplings_of(options)
-        self.reads, self.threads = len(seeds), min(threads, len(seeds))
-        self.covers = options.method.covers
+        super().__init__(options, seeds, record(options), threads, len(graph.factors))
         incidences = sum(len(factor.variables) ** 2 for factor in graph.factors)
         needed = self.threads * 64 * self.covers * incidences
         remedy = "take a smaller bank, fewer covers or workers"
@@ -173,31 +169,10 @@ class GraphReads:
         self.starts = self._starts(initial_states)
         shape = (self.reads, graph.variables, self.covers)
         self.indices = np.zeros(shape, dtype=np.int64)
-        self.energy, self.acceptance = np.full((2, self.reads), np.nan)
-        self.sweeps, self.proposals = np.zeros((2, self.reads), dtype=np.int64)
-        self.seconds = np.zeros(self.reads)
-        self.done = np.zeros(self.reads, dtype=bool)
-        self.last = 0
         self.lifts: list[GraphCover | None] = [None] * self.reads
-        blank = {
-            name: np.full((self.reads, len(self.points)), np.nan)
-            for name in ("energy", "acceptance", "overlap", "cover_overlap")
-        }
-        self.course = Trajectory(self.points, self.temperatures[self.points], **blank)
-
-    def all(
-        self,
-        interrupt: Callable[[], bool] | None,
-        progress: Callable[[AnnealStatus], None] | None,
-    ) -> GraphResult:
-        """Runs all reads on threads while the caller's thread listens."""
-        begin = time.perf_counter()
-        show = None if progress is None else lambda: progress(self.status(begin))
-        tasks = [(read, seed) for read, seed in enumerate(self.seeds)]
-        return self.result(listen(self.threads, self.read, tasks, interrupt, show))
 
     def read(self, read: int, seed: SeedSequence, halt: threading.Event) -> None:
-        """Anneals one read; looks at ``halt`` between slices of about a tenth of a second."""
+        """Anneals one read; ends early when ``halt`` is set."""
         from mcover.annealing.chain import ORDERS
         from mcover.annealing.graph_chain import random_values
 
@@ -207,18 +182,13 @@ class GraphReads:
         values = random_values(rng, [len(one) for one in self.graph.domains], self.covers)
         if self.starts is not None:
             values = self.starts[read].copy()
-        redraw_every = options.method.redraw_every or length
-        redraws = np.arange(redraw_every, length, redraw_every)
-        stops = np.unique(np.concatenate([self.points + 1, redraws, [length]]))
         chain: Any = None
         here, slice_, accepted_since, moves_since, over = 0, 1, 0, 0, False
         while here < length and not over and not halt.is_set():
-            if here % redraw_every == 0:
+            if here % self.redraw_every == 0:
                 lifted = self._lift(redraw_seed.spawn(1)[0] if here else route_seed)
                 chain, self.lifts[read] = self._chain(lifted, values, rng), lifted
-            there = min(here + slice_, int(stops[np.searchsorted(stops, here, side="right")]))
-            if options.stop_at_zero:
-                there = here + 1
+            there = here + 1 if options.stop_at_zero else self.stop_after(here, slice_)
             since = time.perf_counter()
             accepted_since += chain.run(
                 self.temperatures[here:there],
@@ -226,8 +196,7 @@ class GraphReads:
                 options.rule == "metropolis",
                 ORDERS.index(options.order),
             )
-            took = max(time.perf_counter() - since, 1e-6)
-            slice_ = max(1, min(2 * slice_, int((there - here) * _SLICE_SECONDS / took)))
+            slice_ = next_slice(slice_, there - here, time.perf_counter() - since)
             moves_since += (there - here) * values.size
             self.proposals[read] += (there - here) * values.size
             here = there
@@ -235,9 +204,8 @@ class GraphReads:
             self.energy[read], self.acceptance[read] = chain.energy(), accepted_since / moves_since
             self.seconds[read] = time.thread_time() - begin
             over = options.stop_at_zero and self._value(_majority(values)) <= 0
-            point = int(np.searchsorted(self.points, here - 1))
-            if point < len(self.points) and self.points[point] == here - 1:
-                self.course.energy[read, point] = self._share(read)
+            if (point := self.point_at(here)) is not None:
+                self.course.energy[read, point] = self.energy_per_term(read)
                 self.course.acceptance[read, point] = self.acceptance[read]
                 if self.covers > 1:
                     self.course.cover_overlap[read, point] = _agreement(values)
@@ -245,16 +213,11 @@ class GraphReads:
         self.done[read] = over or here == length
 
     def result(self, interrupted: bool) -> GraphResult:
-        """Gathers the reads that were begun."""
-        begun = np.flatnonzero(self.sweeps > 0)
-        if not len(begun):
-            raise KeyboardInterrupt  # stopped before the first sweep: there is nothing to return
+        """The result of the reads that were started."""
+        begun = np.flatnonzero(self.sweeps)
         indices = self.indices[begun]
         majority = np.stack([_majority(one) for one in indices])
-        course = {
-            name: getattr(self.course, name)[begun]
-            for name in ("energy", "acceptance", "overlap", "cover_overlap")
-        }
+        course = {name: getattr(self.course, name)[begun] for name in COURSE}
         return GraphResult(
             values=self._decoded(indices.transpose(0, 2, 1)),
             energy=self.energy[begun],
@@ -271,26 +234,10 @@ class GraphReads:
             interrupted=interrupted,
         )
 
-    def status(self, begin: float) -> AnnealStatus:
-        """A snapshot for the progress bar."""
-        elapsed = time.perf_counter() - begin
-        share = float(self.sweeps.sum() / (self.reads * len(self.temperatures)))
-        share = max(share, float(self.done.mean()))
-        return AnnealStatus(
-            reads_done=int(self.done.sum()),
-            reads=self.reads,
-            share=share,
-            temperature=float(self.temperatures[max(int(self.sweeps[self.last]) - 1, 0)]),
-            energy=self._share(self.last),
-            acceptance=float(self.acceptance[self.last]),
-            seconds=elapsed,
-            seconds_left=elapsed * (1 - share) / share if share else np.nan,
-        )
-
     def _lift(self, seed: SeedSequence) -> GraphCover:
         method, graph = self.options.method, self.graph
         if isinstance(method.topology, Identity):
-            # Contexts are whole covers, so one destination of each factor says all.
+            # Contexts are whole covers, so all destinations of a factor give the same term.
             kept = {a: factor.variables[:1] for a, factor in enumerate(graph.factors)}
             itself = range(self.covers)
             keys = [(a, i, j) for a, of in kept.items() for i in of
@@ -310,10 +257,6 @@ class GraphReads:
             return CallingChain(lifted, values, self.losses, rng)
         return CompiledChain(lifted, values, self.tables, rng)
 
-    def _share(self, read: int) -> float:
-        """Energy per cover and factor."""
-        return float(self.energy[read]) / (self.covers * len(self.graph.factors))
-
     def _value(self, indices: NDArray[np.int64]) -> float:
         """The base objective at indices into the domains."""
         return sum(
@@ -322,7 +265,7 @@ class GraphReads:
         )
 
     def _decoded(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Values in place of indices into the domains, variables last."""
+        """The values for indices into the domains, variables last."""
         found = np.empty(indices.shape, dtype=object)
         for j, domain in enumerate(self.graph.domains):
             for k, value in enumerate(domain):
@@ -337,17 +280,17 @@ class GraphReads:
         if initial_states is None:
             return None
         given, variables = np.asarray(initial_states), self.graph.variables
-        whole = (self.reads, self.covers, variables)
-        if given.ndim == 0 or given.shape != whole[3 - given.ndim :]:
+        full = (self.reads, self.covers, variables)
+        if given.ndim == 0 or given.shape != full[3 - given.ndim :]:
             raise McoverError(
                 f"initial_states has shape {given.shape}; write the values of the {variables} "
-                f"variables, of the covers, {whole[1:]}, or of all reads too, {whole}."
+                f"variables, of the covers, {full[1:]}, or of all reads too, {full}."
             )
-        found = np.empty(whole, dtype=np.int64)
-        given = np.broadcast_to(given, whole)
+        found = np.empty(full, dtype=np.int64)
+        given = np.broadcast_to(given, full)
         for j, domain in enumerate(self.graph.domains):
             places = {value: k for k, value in enumerate(domain)}
-            for at in np.ndindex(whole[:2]):
+            for at in np.ndindex(full[:2]):
                 value = given[at][j]
                 value = value.item() if isinstance(value, np.generic) else value
                 if value not in places:
@@ -360,13 +303,13 @@ class GraphReads:
 
 
 def _majority(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The commonest index of each row, (variables, M) → (variables,); ties go to cover 0."""
+    """The most frequent index of each row, (variables, M) → (variables,); cover 0 decides ties."""
     votes = (indices[:, :, None] == indices[:, None, :]).sum(axis=2)
     return np.take_along_axis(indices, votes.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
 def _agreement(indices: NDArray[np.int64]) -> float:
-    """Mean over pairs of covers of +1 where they agree and −1 where not: an overlap for ±1."""
+    """The overlap of covers: the mean over pairs of +1 if they agree and −1 if they do not."""
     covers = indices.shape[1]
     agree = (indices[:, :, None] == indices[:, None, :]).sum(axis=(1, 2)) - covers
     return float(np.mean(2 * agree / (covers * (covers - 1)) - 1))

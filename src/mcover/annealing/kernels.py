@@ -1,37 +1,45 @@
-"""Annealing ±1 weights in M covers, bit-sliced: 512 patterns move in one register.
+"""Bit-sliced annealing of ±1 weights in M covers, with 512 patterns in one register.
 
-A **context** c = (s, α) is the virtual network of destination s whose weight q is read from cover
-ρ[s,q,α]. Flipping w_q^(β) touches one context per destination, α = ρ⁻¹[s,q,β].
+A **context** c = (s, α) is a virtual network: for destination s, its weight q is read from cover
+ρ[s,q,α]. A flip of w_q^(β) changes one context per destination, α = ρ⁻¹[s,q,β].
 
-**Counters.** A perceptron's margin on a gauged pattern is m = 2n - N, n the number of agreeing
-weights. We keep k = n - ⌊N/2⌋ - 1, so that m <= 0 exactly where k < 0, for N even and odd. A
-committee machine keeps one such counter per hidden unit and one more, of the same form with K for
-N, for the votes.
+**Counters.** The margin of a perceptron on a gauged pattern (one multiplied by its label) is m = 2n
+- N, where n weights agree with the pattern. The counter is k = n - ⌊N/2⌋ - 1, so that m <= 0
+exactly if k < 0, for even and odd N. A committee machine has one such counter per hidden unit, and
+one for the votes, with K in place of N.
 
-**Energy changes.** Where the flip lowers the counter (bit d set) the energy rises by one unit in
-the patterns of a mask `down`; where it raises it (d clear) it falls by one in those of `up`:
+**Energy changes.** The bit d of a pattern says whether the flip lowers its counter. If it does, the
+energy rises by one unit for the patterns in a mask `down`; if not, it falls by one unit for those
+in a mask `up`:
 
     ΔE = |d & down| - |~d & up| = |(d & down) | (~d & hold)| - |~d|,   hold = ~up
 
-so a context costs one bitwise select and one popcount per 512 patterns, and |~d| is common to all
-of them. By form of the energy, with L = N for a perceptron and K for a committee:
+So a context costs one bitwise select and one popcount per 512 patterns, and |~d| is the same for
+all contexts. The masks depend on the form of the energy, with L = N for a perceptron and K for a
+committee:
 
     form    energy            unit    down                 up
     ERRORS  [k < 0]           1       k = 0                k = -1
     EVEN    linear, L even    2/√L    k < 0                k < -1
     ODD     linear, L odd     1/√L    k <= 0, and k < 0    k < -1, and k < 0    (two pairs)
 
-In a committee a hidden unit's own pair is of form ERRORS, for there its vote changes, and is
-narrowed to the patterns where the votes' pairs say that the change matters.
+In a committee machine the masks of a hidden unit have form ERRORS, since they mark the patterns on
+which its vote would change. They are combined with the masks of the votes, which mark the patterns
+on which a changed vote changes the energy.
 
-**Acceptance.** exp(ΔE/T) is the product of two small tables, over the high and the low bits of ΔE,
-and the coupling of the covers that of a third: a proposal computes no exponential. Where entries
-would leave the range of a double, at couplings beyond a hundred, it computes one.
+**Acceptance.** exp(ΔE/T) is a product of entries of two small tables, for the high and the low bits
+of ΔE, and the coupling of the covers is a third table, so a proposal computes no exponential. If
+table entries would overflow a double, for couplings above about a hundred, it does compute one.
 
-Masks are written when a flip is accepted and read when one is proposed. At low temperatures most
-proposals are rejected, so the work is done on the rare side. All changes of energy are whole
-numbers of units: nothing accumulates rounding errors, and the trajectory is the same as that of the
-plain integer version in the tests, given the same random numbers.
+Masks are read when a flip is proposed, and written when one is accepted. At low temperatures most
+proposals are rejected, so most of the work is in the rare case. All changes of energy are integers:
+no rounding errors accumulate, and the trajectory equals that of the plain integer version in the
+tests, given the same random numbers.
+
+**Invariants.** Masks are derived from the counters, so every step of a counter must rewrite its
+masks before the next proposal reads them. A seed determines the trajectory, so the order and the
+number of draws must not change. Margins as int16 with masks were tried first, and took 2.5 times as
+long.
 
 Chains are made in `mcover.annealing.states`.
 """
@@ -74,12 +82,12 @@ from mcover.annealing.students import solved
 from mcover.compiled import njit
 from mcover.errors import McoverError
 
-RULES = ("glauber", "metropolis")  # compiled code has the index
+RULES = ("glauber", "metropolis")  # compiled code uses the index
 GLAUBER = RULES.index("glauber")
 
 _LOW_BITS = 6  # ΔE is split into ΔE >> 6 and ΔE & 63 for the tables of exp
-_CERTAIN = 45.0  # exp(-45) < 2**-53: only the uniform number 0 tells it from 0
-_LARGEST = 700.0  # exp of it is still a double
+_CERTAIN = 45.0  # exp(-45) < 2**-53, the smallest uniform number above 0
+_LARGEST = 700.0  # exp(700) is still a finite double
 
 
 @njit(forceinline=True)
@@ -94,36 +102,44 @@ def _perceptron_change(state: State, index: int, column: int, flip: Any) -> Any:
     """ΔE in units, plus |~d| for each pair and destination, of flipping the weight `index`."""
     covers, destinations, masks = state.weights.shape[0], state.destinations, state.masks
     blocks, first = state.valid.size // WORDS, index * state.destinations
-    stride = state.pairs * blocks * 2 * WORDS
+    stride, second = state.pairs * blocks * 2 * WORDS, blocks * 2 * WORDS + WORDS
     sums = none = broadcast(np.uint64(0))
-    for pair in range(state.pairs):
-        # Up to four blocks of d stay in registers for all destinations: most of a run passes here.
-        for j in range(0, blocks, 4):
-            left, at = blocks - j, (column * blocks + j) * WORDS
-            d0, d1, d2, d3 = load(state.columns, at) ^ flip, none, none, none
+    # Up to four blocks of d stay in registers for all destinations; most time is spent here.
+    for j in range(0, blocks, 4):
+        left, at = blocks - j, (column * blocks + j) * WORDS
+        d0, d1, d2, d3 = load(state.columns, at) ^ flip, none, none, none
+        if left > 1:
+            d1 = load(state.columns, at + WORDS) ^ flip
+        if left > 2:
+            d2 = load(state.columns, at + 2 * WORDS) ^ flip
+        if left > 3:
+            d3 = load(state.columns, at + 3 * WORDS) ^ flip
+        for s in range(destinations):
+            alpha = np.intp(state.inverse[np.uintp(first + s)])
+            at = (s * covers + alpha) * stride + j * 2 * WORDS
+            sums = sums + _matters(masks, at, d0)
             if left > 1:
-                d1 = load(state.columns, at + WORDS) ^ flip
+                sums = sums + _matters(masks, at + 2 * WORDS, d1)
             if left > 2:
-                d2 = load(state.columns, at + 2 * WORDS) ^ flip
+                sums = sums + _matters(masks, at + 4 * WORDS, d2)
             if left > 3:
-                d3 = load(state.columns, at + 3 * WORDS) ^ flip
-            offset = (pair * blocks + j) * 2 * WORDS
-            for s in range(destinations):
-                alpha = np.intp(state.inverse[np.uintp(first + s)])
-                at = (s * covers + alpha) * stride + offset
-                sums = sums + _matters(masks, at, d0)
+                sums = sums + _matters(masks, at + 6 * WORDS, d3)
+            if state.pairs == 2:
+                # In the second pair, down = ~hold, so the select simplifies to hold ^ d.
+                at += second
+                sums = sums + count(load(masks, at) ^ d0)
                 if left > 1:
-                    sums = sums + _matters(masks, at + 2 * WORDS, d1)
+                    sums = sums + count(load(masks, at + 2 * WORDS) ^ d1)
                 if left > 2:
-                    sums = sums + _matters(masks, at + 4 * WORDS, d2)
+                    sums = sums + count(load(masks, at + 4 * WORDS) ^ d2)
                 if left > 3:
-                    sums = sums + _matters(masks, at + 6 * WORDS, d3)
+                    sums = sums + count(load(masks, at + 6 * WORDS) ^ d3)
     return total(sums)
 
 
 @njit(forceinline=True)
 def _committee_change(state: State, index: int, unit: int, column: int, flip: Any) -> Any:
-    """The same for a committee: a vote must change, and the change of the vote must matter."""
+    """The same for a committee, where the vote must change, and the change must matter."""
     covers, destinations, pairs = state.weights.shape[0], state.destinations, state.pairs
     blocks, first = state.valid.size // WORDS, index * state.destinations
     sums = broadcast(np.uint64(0))
@@ -158,7 +174,7 @@ def change_of(state: State, index: Any, q: Any, w: Any) -> Any:
 
 @njit(forceinline=True)
 def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
-    """Step the counters of the touched contexts and rewrite their masks."""
+    """Step the counters of the contexts that read the weight, and rewrite their masks."""
     covers, destinations, hidden = state.weights.shape[0], state.destinations, state.hidden
     blocks, depth, ones = state.valid.size // WORDS, state.depth, broadcast(ONES)
     for s in range(destinations):
@@ -171,7 +187,8 @@ def _flip(state: State, index: int, unit: int, column: int, flip: Any) -> None:
             if hidden == 1:
                 write_masks(state, state.masks, row, j, state.form, negative, zero, minus)
             else:
-                # A vote was lost where d met k = 0, won where ~d met k = -1: the old masks tell.
+                # The unit loses a vote where d and k = 0, and wins one where ~d and k = -1; the old
+                # masks hold these patterns.
                 at = (row * blocks + j) * 2 * WORDS
                 won = load(state.masks, at + WORDS) ^ ones
                 moved = won ^ (d & (load(state.masks, at) ^ won))
@@ -203,10 +220,10 @@ def step_votes(state: State, c: int, j: int, moved: Any, d: Any) -> None:
 def write_masks(
     state: State, masks: Words, row: int, j: int, form: int, negative: Any, zero: Any, minus: Any
 ) -> None:
-    """Write block j of a row's (down, hold) pairs; k is < 0, = 0, = -1 in the given lanes.
+    """Write block j of a row's (down, hold) pairs; the lanes say where k is < 0, = 0, = -1.
 
-    Bits past the last pattern are written as down = 0 and hold = 1. There the select in `_matters`
-    gives ~d, which the subtraction of |~d| in `change_of` takes off again: padding adds nothing.
+    Bits past the last pattern are written as down = 0 and hold = 1. For those, the select in
+    `_matters` gives ~d, and `change_of` subtracts |~d|, so padding adds nothing.
     """
     blocks, valid, ones = state.valid.size // WORDS, load(state.valid, j * WORDS), broadcast(ONES)
     pairs = 2 if form == ODD else 1
@@ -226,8 +243,8 @@ def write_masks(
 
 class Tables(NamedTuple):
     """exp(scale*ΔE) = high[(ΔE + reach) >> 6] * low[(ΔE + reach) & 63], and coupling[h + M - 1] is
-    exp(2γh/M) for h = w_β Σ_{a≠β} w_a. Past reach the acceptance is 0 or 1 to the last bit; a
-    reach of -1 says that there are no tables.
+    exp(2γh/M) for h = w_β Σ_{a≠β} w_a. Beyond reach the acceptance is 0 or 1 in double precision; a
+    reach of -1 means no tables.
     """
 
     high: NDArray[np.float64]
@@ -284,7 +301,7 @@ def _advance(
     accepted: Integers,
     energies: Integers,
 ) -> Any:
-    """The sweeps of `advance`, scales being unit/T; returns how many, and if one stopped it."""
+    """The sweeps of `advance`, with scales unit/T; returns their number, and if it stopped."""
     weights, (covers, sites) = state.weights, state.weights.shape
     tables, site_sums, reach = make_tables(state), compute_site_sums(weights), np.int64(0)
     sequence = new_sequence(order, weights.size)
@@ -295,8 +312,8 @@ def _advance(
         shuffle(sequence, rng)
         taken = 0
         for i in range(sites * covers):
-            # Indices are unsigned where numba would wrap negative ones, and nothing is divided: at
-            # a few destinations a proposal is bound by the instructions beside its popcounts.
+            # Unsigned indices spare the code for negative ones, and there is no division: with few
+            # destinations, the instructions besides the popcounts take most of the time.
             index: Any = i
             q: Any = 0
             if order == RANDOM:
@@ -335,11 +352,11 @@ def advance(
 ) -> Sweeps:
     """Run one sweep of K*N*M proposals at each temperature; changes `state` and `rng` in place.
 
-    The joint weight is exp(-E/T + (γ/M) Σ_{a<b} w_a·w_b), E the lifted energy; at T = 0 no proposal
-    that raises the energy is accepted. In random order a proposal first takes its index
+    The joint weight is exp(-E/T + (γ/M) Σ_{a<b} w_a·w_b) with the lifted energy E; at T = 0 no
+    proposal that raises the energy is accepted. In random order, a proposal first draws its index
     (r * K*N*M) >> 32 from the high 32 bits r of one draw; a permutation is drawn at the start of
-    each sweep. In any order one `uniform` follows for each proposal. Site = index // M, cover =
-    index % M. Energies are in units of ``state.unit``; ``stop_at_zero`` ends it after a sweep
+    each sweep. In every order, one `uniform` follows for each proposal. Site = index // M, cover =
+    index % M. Energies are in units of ``state.unit``; ``stop_at_zero`` ends the run after a sweep
     that solved the problem.
 
     Shape: temperatures (t,), >= 0; gammas (t,) or one number, at most MAX_COUPLING in size; rng
@@ -359,9 +376,10 @@ def scales_of(
     temperatures = np.array(temperatures, dtype=np.float64)
     gammas = np.array(np.broadcast_to(gammas, temperatures.shape), dtype=np.float64)
     if not (np.abs(gammas) <= MAX_COUPLING).all():
-        raise McoverError(f"gammas go to {np.abs(gammas).max()}; keep them within ±{MAX_COUPLING}.")
-    # At exp(100) a step is as good as forbidden, which makes T = 0 an ordinary temperature; the
-    # coupling may take exp(2γ) of it back.
+        most = np.abs(gammas).max()
+        raise McoverError(f"gammas reach {most}; keep them within ±{MAX_COUPLING}.")
+    # A factor of exp(-100) forbids a step in practice, so T = 0 needs no special case. The coupling
+    # may contribute up to exp(2γ), hence the second term.
     with np.errstate(divide="ignore"):
         scales = np.minimum(state.unit / temperatures, 100.0 + 2.0 * np.abs(gammas))
     return scales, gammas

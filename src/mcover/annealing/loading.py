@@ -1,4 +1,4 @@
-"""Problems from files: .npz with named arrays; .npy and .csv with the labels in the last column."""
+"""Reads problems from .npz files (named arrays), and .npy and .csv files (labels last)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _BYTES = 40  # of memory for each byte of a .csv file
 
 
 def load_problem(path: str | Path, hidden: int = 1) -> Problem:
-    """A problem from a file of two-valued patterns and labels.
+    """Reads a problem from a file of two-valued patterns and labels.
 
     Args:
-        path: an .npz file with the arrays ``patterns`` (P, N) and ``labels`` (P,), and perhaps
-            ``teacher``; or an .npy file of one array (P, N + 1), or a .csv file with a line for
-            each pattern, with or without names in the first line, the labels in the last column.
-            Cells of .csv files are separated by comma, semicolon or tab.
+        path: an .npz file with the arrays ``patterns`` (P, N), ``labels`` (P,) and optionally
+            ``teacher``; an .npy file of one array (P, N + 1) with the labels in the last column; or
+            a .csv file of that form, with or without a line of names, separated by comma, semicolon
+            or tab.
         hidden: hidden units K; 1 is a perceptron.
     """
     path = checks.check_path("path", path)
@@ -49,7 +49,7 @@ def load_problem(path: str | Path, hidden: int = 1) -> Problem:
 
 
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name; never pickled objects, nor more than memory allows."""
+    """The arrays of an .npz file by name; refuses pickled objects and files beyond memory."""
     path = checks.check_path("path", path)
     try:
         with ZipFile(_regular(path)) as archive:
@@ -64,7 +64,7 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
 
 
 def _regular(path: str | Path) -> str | Path:
-    """The path of a regular file: a device or a pipe might have no end."""
+    """Refuses anything but a regular file, since a device or a pipe might not end."""
     if not Path(path).is_file():
         there = Path(path).exists()
         raise McoverError("it is not a file" if there else "there is no such file")
@@ -85,7 +85,7 @@ def _read_npy(path: str | Path) -> NDArray[Any]:
 
 
 def _last_column(path: str | Path, array: NDArray[Any] | None) -> tuple[Any, Any]:
-    """Patterns and labels of a table, or of a .csv file where none is given."""
+    """Patterns and labels of an array, or of a .csv file if there is none."""
     if array is None:
         return _read_csv(path)
     if array.ndim != 2 or array.shape[1] < 2:
@@ -97,7 +97,7 @@ def _last_column(path: str | Path, array: NDArray[Any] | None) -> tuple[Any, Any
 
 
 def _read_csv(path: str | Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Patterns as numbers, and labels as numbers if they are, else as text."""
+    """Patterns as numbers, and labels as numbers, or as text if they are not numbers."""
     try:
         checks.check_memory(
             _BYTES * os.path.getsize(_regular(path)), f"{path}", "write an .npz file"
@@ -119,8 +119,8 @@ def _read_csv(path: str | Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
         del lines[0]  # names of the columns
     if not lines or len(lines[0][1]) < 2:
         raise McoverError(
-            f"{path} has no patterns; write a line for each, its label in the last column, "
-            "separated by commas."
+            f"{path} has no patterns; write one line per pattern, separated by commas, with the "
+            "label in the last column."
         )
     patterns, labels = [], []
     for number, cells in lines:

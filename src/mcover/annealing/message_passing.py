@@ -1,15 +1,16 @@
-"""Message passing for the ±1 perceptron, and the Bayes-optimal theory of what it can reach.
+"""Message passing for the ±1 perceptron, and its Bayes-optimal theory.
 
 A teacher w* with ±1 weights labels P = αN patterns, y = sign(x·w*/√N); the posterior is uniform
 over the ±1 students that reproduce every label. :func:`amp` estimates its means on one data set,
-:func:`state_evolution` says how well that works as N → ∞. Two thresholds bound every method: below
+:func:`state_evolution` computes how accurate it is as N → ∞. There are two thresholds: below
 :func:`information_threshold` the data do not determine the teacher, and up to
 :func:`algorithmic_threshold` message passing does not find it.
 
 The equations are those of the Bayes-optimal generalized linear model (Barbier, Krzakala, Macris,
 Miolane and Zdeborová, PNAS 2019, "BKMMZ" below) with a Rademacher prior and the sign channel.
-Below, q is the overlap of the posterior mean with the teacher, V = 1 − q, and r the signal-to-noise
-ratio of the data about one weight; φ and Φ are the Gaussian density and distribution.
+In the code, q is the overlap of the posterior mean with the teacher, V = 1 − q, and r the
+signal-to-noise ratio of the data about one weight; φ and Φ are the Gaussian density and
+distribution.
 """
 
 import math
@@ -27,8 +28,8 @@ from mcover.seeds import Seed, streams
 
 Floats = NDArray[np.float64]
 
-# Scaled as below, every integrand is analytic and decays like exp(−u²/2): the plain trapezoidal
-# rule then converges exponentially and is exact to rounding on this grid.
+# After the substitutions in the functions, every integrand is analytic and decays like exp(−u²/2),
+# so the trapezoidal rule converges exponentially and is exact up to rounding on this grid.
 _STEP = 0.02
 _GRID: Floats = _STEP * np.arange(-700, 701, dtype=np.float64)
 _RECOVERED = 1e-12
@@ -38,17 +39,17 @@ _RECOVERED = 1e-12
 class AmpResult:
     """The result of message passing on one data set.
 
-    As in the annealer's energy a tie (x·w = 0, N even) is no error, so the teacher solves its data
-    under any tie rule.
+    As in the annealer's energy, a tie (x·w = 0, N even) is not an error, so the teacher solves its
+    data under any tie rule.
     """
 
     weights: NDArray[np.int8]  # sign of the magnetization, (N,); a zero counts as +1
     magnetization: Floats  # estimated posterior means, (N,), each in [−1, 1]
     self_overlap: float  # mean squared magnetization: the algorithm's own estimate of q
     iterations: int
-    converged: bool  # the last iteration moved no magnetization by more than the tolerance
+    converged: bool  # no magnetization changed by more than the tolerance in the last iteration
     errors: int  # training patterns with y x·w < 0
-    solved: bool  # there are none
+    solved: bool  # errors is 0
 
 
 def amp(
@@ -61,31 +62,32 @@ def amp(
     reinforcement: float = 0.0,
     stop_at_zero: bool = False,
 ) -> AmpResult:
-    """Approximate message passing for ±1 weights behind a sign (GAMP, as in BKMMZ).
+    """Approximate message passing for the ±1 perceptron (GAMP, as in BKMMZ).
 
-    It knows nothing of the teacher. Damping mixes the fields alone: mixing the outputs g as well
-    upsets the reaction term, and then lost teachers that the plain iteration finds.
+    It does not use the teacher. Damping applies to the fields only: if the outputs g were damped
+    too, the reaction term would be wrong, and some teachers that the plain iteration finds were
+    lost.
 
-    Reinforcement (Braunstein and Zecchina, PRL 2006) makes a solver of the estimator: in iteration
-    t = 0, 1, … each weight feels, beside the field of the data, its own last field h,
+    Reinforcement (Braunstein and Zecchina, PRL 2006) turns the estimator into a solver: in
+    iteration t = 0, 1, … the last field h of each weight is added to the field of the data,
 
         h ← h_data + ρ_t h,    ρ_t = 1 − (1 − reinforcement)^t,
 
-    so that weights polarise as ρ grows to 1, in about 1/reinforcement iterations. There ρ_t is the
-    probability with which h is added; here, as in smooth variants since, its share.
-    Magnetizations are then no posterior means.
+    so that weights polarise as ρ grows to 1, in about 1/reinforcement iterations. In that paper h
+    is added with probability ρ_t; here, as in later smooth variants, it is added with weight ρ_t.
+    Magnetizations are then not posterior means.
 
     Args:
         patterns: the inputs, entries ±1, shape (P, N).
-        labels: the teacher's answers, ±1, shape (P,).
-        seed: of the tiny random magnetizations it starts from.
-        max_iterations: after which it stops, converged or not.
-        damping: share of the previous field that is kept, in [0, 1); the centred patterns of the
-            theory need none.
-        tolerance: largest change of a magnetization that counts as converged.
-        reinforcement: r of ρ_t above, in [0, 1); 0 is plain message passing.
-        stop_at_zero: whether to end as soon as the signs of the magnetizations have zero energy:
-            no margin is below zero.
+        labels: the teacher's labels, ±1, shape (P,).
+        seed: the seed of the small random magnetizations at the start.
+        max_iterations: the number of iterations after which it stops in any case.
+        damping: the share of the previous field that is kept, in [0, 1); the centred patterns of
+            the theory need no damping.
+        tolerance: the largest change of a magnetization that counts as converged.
+        reinforcement: see ρ_t above, in [0, 1); 0 is plain message passing.
+        stop_at_zero: whether to end as soon as the signs of the magnetizations have zero energy,
+            that is, no negative margin.
     """
     x = as_signs("patterns", patterns, (None, None)).astype(np.float64)
     y = as_signs("labels", labels, (len(x),)).astype(np.float64)
@@ -95,7 +97,7 @@ def amp(
     reinforcement = checks.check_float("reinforcement", reinforcement, 0, below=1)
     stop_at_zero = checks.check_bool("stop_at_zero", stop_at_zero)
 
-    signed = x * y[:, None]  # (x, y) and (−x, −y) say the same: from here on every label is +1
+    signed = x * y[:, None]  # (x, y) and (−x, −y) are equivalent, so all labels become +1
     n = x.shape[1]
     root_n = math.sqrt(n)
     m: Floats = streams(seed, 1)[0].normal(0.0, 1e-3, size=(n,))
@@ -103,9 +105,9 @@ def amp(
     g: Floats = np.zeros(len(y))
     iteration, change, fits = 0, math.inf, False
     while iteration < max_iterations and not change <= tolerance and not fits:
-        # GAMP output step. As x² = 1 exactly, one scalar V serves all patterns. It is not let below
-        # 1/N, one undecided weight: with √V far below the smallest margin no pattern would speak,
-        # and recovered weights would be forgotten again.
+        # GAMP output step. Since x² = 1, all patterns have the same V. It is at least 1/N, one
+        # undecided weight: if √V were far below the smallest margin, all outputs g would vanish,
+        # and recovered weights would be lost again.
         v = max(1.0 - float(m @ m) / n, 1 / n)
         omega = signed @ m / root_n - v * g  # with Onsager's reaction term
         hazard, curvature = _sign_channel(omega / math.sqrt(v), (1 - n % 2) / math.sqrt(v * n))
@@ -129,7 +131,7 @@ def amp(
 
 
 def _fits(signed: Floats, m: Floats) -> bool:
-    """Whether the signs of m have zero energy; a few patterns nearly always tell that they do."""
+    """Whether the signs of m have zero energy; 64 patterns usually suffice to see that not."""
     weights = np.where(m >= 0, 1.0, -1.0)
     return not any(np.any(signed[part] @ weights < 0) for part in (slice(64), slice(64, None)))
 
@@ -137,10 +139,9 @@ def _fits(signed: Floats, m: Floats) -> bool:
 def _sign_channel(t: Floats, tie: float) -> tuple[Floats, Floats]:
     """∂ log L and −∂² log L of the likelihood L of a label, at t = ω/√V.
 
-    In theory L = Φ(t). At finite N margins are integers of N's parity. For N odd 0 lies midway
-    between −1 and 1, as it should; for N even a tie takes half of its weight, so that L is the
-    mean of Φ(t + tie) and Φ(t − tie), an edge on either side of the tie (``tie`` = 1/√(NV) ≤ 1,
-    which keeps L log-concave).
+    In theory L = Φ(t). At finite N, margins are integers of the parity of N. For odd N, 0 lies
+    midway between −1 and 1, as it should. For even N, a tie counts with half its weight, so L is
+    the mean of Φ(t + tie) and Φ(t − tie), with ``tie`` = 1/√(NV) ≤ 1, which keeps L log-concave.
     """
     up, down = t + tie, t - tie
     share = expit(log_ndtr(up) - log_ndtr(down))
@@ -151,7 +152,7 @@ def _sign_channel(t: Floats, tie: float) -> tuple[Floats, Floats]:
 
 
 def _hazard(t: Floats) -> Floats:
-    """φ(t)/Φ(t) by the scaled erfc, which neither under- nor overflows where it matters."""
+    """φ(t)/Φ(t) by the scaled erfc, to avoid underflow and overflow."""
     return np.asarray(math.sqrt(2 / math.pi) / erfcx(-t / math.sqrt(2)))
 
 
@@ -166,12 +167,12 @@ class StateEvolution:
 
     alpha: float  # patterns per weight
     overlap: float  # q
-    bayes_error: float  # of the best predictor, sign(x·m) with the posterior mean m: R = √q
+    bayes_error: float  # of the optimal predictor, sign(x·m) with the posterior mean m: R = √q
     gibbs_error: float  # of one student drawn from the posterior: R = q
     clipped_error: float  # of the ±1 student sign(m), which AMP returns: R = 2Φ(√r) − 1
-    free_entropy: float  # E[log P(labels | patterns)]/N; the fixed point of the largest is true
+    free_entropy: float  # E[log P(labels | patterns)]/N; the largest marks the true fixed point
     iterations: int
-    converged: bool  # the last step moved q by no more than the tolerance
+    converged: bool  # the last step changed q by no more than the tolerance
 
 
 def state_evolution(
@@ -183,8 +184,9 @@ def state_evolution(
     """Iterates q → r(q) → q(r) (BKMMZ, state evolution) to a fixed point.
 
     ``"uninformed"`` starts at q = 0 and describes message passing. ``"informed"`` starts at the
-    teacher, q = 1, which for ±1 weights attracts at every α > 0. The fixed point of larger free
-    entropy is Bayes-optimal: the uninformed one below :func:`information_threshold`, q = 1 above.
+    teacher, q = 1, which for ±1 weights is an attractor at every α > 0. The fixed point with the
+    larger free entropy is Bayes-optimal: the uninformed one below :func:`information_threshold`, q
+    = 1 above it.
 
     >>> round(state_evolution(1.0).clipped_error, 3), state_evolution(1.6).overlap
     (0.257, 1.0)
@@ -198,7 +200,7 @@ def state_evolution(
     while iteration < max_iterations and not change <= tolerance:
         r = alpha * _channel(v)
         new = _residual(r)
-        if new < _RECOVERED:  # past the last unstable point: q = 1 in two more steps
+        if new < _RECOVERED:  # beyond the last unstable point: two more steps reach q = 1
             r, new = math.inf, 0.0
         v, change = new, 0.0 if new == 0.0 else abs(new - v)
         iteration += 1
@@ -209,18 +211,18 @@ def state_evolution(
 
 
 def algorithmic_threshold() -> float:
-    """α above which :func:`amp` finds the teacher as N → ∞: 1.4926.
+    """The α above which :func:`amp` finds the teacher as N → ∞: 1.4926.
 
-    Each r is a fixed point at α(r) = r / (r(q)/α); the uninformed branch ends at the first maximum
-    of α(r), where it meets the unstable one and only q = 1 is left.
+    Each r is a fixed point at α(r) = r / (r(q)/α). The uninformed branch ends at the first maximum
+    of α(r), where it merges with the unstable branch and only q = 1 remains.
     """
     return _alpha(_end_of_branch())
 
 
 def information_threshold() -> float:
-    """α above which the data determine the teacher as N → ∞: 1.2447.
+    """The α above which the data determine the teacher as N → ∞: 1.2447.
 
-    There the free entropy of the uninformed branch falls to −log 2, that of q = 1; equivalently
+    There the free entropy of the uninformed branch falls to that of q = 1, −log 2. Equivalently,
     the entropy of the students that fit the data vanishes. Györgyi (1990) gives 1.245.
     """
 
@@ -250,7 +252,7 @@ def _channel(v: float) -> float:
 def _free_entropy(alpha: float, v: float, r: float) -> float:
     """BKMMZ's replica-symmetric potential ψ_P0(r) + α Ψ_Pout(q) − rq/2."""
     if v == 0.0:
-        return -math.log(2)  # the limit q → 1, r → ∞: log P of the one teacher left
+        return -math.log(2)  # the limit q → 1, r → ∞: log P of the only teacher that remains
     h, s = r + math.sqrt(r) * _GRID, math.sqrt(1 - v) * _GRID
     prior = _STEP * float(_gauss(_GRID) @ (np.logaddexp(h, -h) - math.log(2))) - r / 2
     # Ψ_Pout = 2 ∫Dξ Φ(aξ) log Φ(aξ), again in u = ξ/√V.

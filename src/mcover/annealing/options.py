@@ -1,7 +1,7 @@
-"""How to anneal: methods and options as frozen values.
+"""Methods and options of annealing, as frozen dataclasses.
 
-:class:`AnnealOptions` is the one place where options have their defaults, checks and documentation;
-:func:`mcover.anneal` takes them as keywords, and results and files keep them.
+:class:`AnnealOptions` defines the defaults, checks and documentation of all options.
+:func:`mcover.anneal` takes them as keywords, and results and files store them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RING = GaussianRing(1.5, shift=2)
 
 
 class _Method(Tagged):
-    """What the annealer reads of any method; a method overrides what it has options for."""
+    """The attributes of every method; a method overrides those that are its options."""
 
     covers: int = 1
     topology: Topology = Identity()
@@ -41,14 +41,14 @@ class _Method(Tagged):
 
 @dataclass(frozen=True)
 class MCover(_Method, kind="mcover"):
-    """The M-cover: M copies whose weights are read along drawn routes.
+    """The M-cover: M copies whose weights are read along random routes.
 
-    With a coupling the covers also attract each other: the joint weight is
-    exp(−E/T + γ/M Σ_{a<b} w_a·w_b), E the energy along the routes. The paper's method has none.
+    With a coupling the covers also attract each other: the joint weight is exp(−E/T + γ/M Σ_{a<b}
+    w_a·w_b) with the energy E along the routes. The paper uses no coupling.
     """
 
     covers: int = 3  # Number of covers M.
-    topology: Topology = _RING  # Where routes are drawn from.
+    topology: Topology = _RING  # The kernel of the law of the routes.
     bank: int | None = 10
     """Destinations S that are kept; None keeps all of them, which is the exact lift."""
     redraw_every: int | None = None  # Sweeps between redraws of the routes; None never redraws.
@@ -103,7 +103,7 @@ def couplings_of(options: AnnealOptions) -> NDArray[np.float64]:
 
 
 def bank_size(method: Method, sites: int) -> int:
-    """Destinations S that a method keeps for a problem with so many weights."""
+    """The number S of destinations that a method keeps for a problem."""
     bank = sites if method.bank is None else method.bank
     if bank > sites:
         raise McoverError(
@@ -115,30 +115,31 @@ def bank_size(method: Method, sites: int) -> int:
 
 @dataclass(frozen=True)
 class AnnealOptions:
-    """How each read is annealed: the options of :func:`mcover.anneal`, which a result keeps.
+    """The options of :func:`mcover.anneal` for each read, which a result stores.
 
-    The defaults are what our study of structured patterns found best with one setting for all
-    families; :data:`PAPER` has the paper's.
+    The defaults did best in our study of structured patterns, as one setting for all families;
+    :data:`PAPER` has the paper's settings.
     """
 
-    method: Method = MCover(5, bank=2, coupling=0.3)
+    method: Method = MCover(5, bank=3)
     """:class:`~mcover.MCover`, :class:`~mcover.RSA` (replicas that attract each other) or
     :class:`~mcover.Vanilla` (one copy)."""
     schedule: Schedule = field(default_factory=AutoSchedule)  # One temperature for each sweep.
     rule: Rule = "glauber"
-    """Acceptance of flips: "glauber", 1/(1 + exp(ΔE/T)), or "metropolis", min(1, exp(−ΔE/T));
-    "repair", metropolis on weights that disagree with a pattern drawn from the unsatisfied ones,
-    until there are none; or "descent", flips that lower the energy, until there are none."""
+    """How flips are accepted: "glauber", with probability 1/(1 + exp(ΔE/T)); "metropolis", with
+    probability min(1, exp(−ΔE/T)); "repair", metropolis for weights that disagree with a random
+    unsatisfied pattern, until all are satisfied; or "descent", only flips that lower the energy."""
     energy: Energy = "linear"
-    """What is minimised: "linear", Σ max(0, −Δ), or "errors", the number of wrong patterns."""
+    """The energy: "linear", Σ max(0, −Δ), or "errors", the number of misclassified patterns."""
     order: Order = "random"
-    """Proposals of a sweep: at "random", "sequential", cover after cover of site after site, or
-    "permutation", each once in an order that is drawn for each sweep. Not for repair."""
+    """The proposals of a sweep: "random"; "sequential", all covers of one site, then of the next;
+    or "permutation", each weight once in an order drawn for each sweep. Not for repair."""
     stop_at_zero: bool = False
-    """End a read after the first sweep that leaves a solution: a student, the majority of the
-    covers, without errors, or a lifted energy of zero. Repair ends at the latter in any case."""
+    """Whether to end a read after the first sweep with a solution: the student (the majority of the
+    covers) has no errors, or the lifted energy is zero. Repair always ends at zero energy."""
     improvement: Improvement = "first"
-    """Descent takes each flip that improves, "first", or, a sweep being one flip, the "best"."""
+    """The flips of descent: "first", each one that lowers the energy, or "best", the one that
+    lowers it most, which is then a sweep."""
 
     def __post_init__(self) -> None:
         example = "mcover.MCover(...), RSA or Vanilla"
@@ -152,11 +153,11 @@ class AnnealOptions:
         checks.check_choice("improvement", self.improvement, get_args(Improvement))
         if self.improvement != "first" and self.rule != "descent":
             raise McoverError(
-                f"improvement is {self.improvement!r}, which is of descent, and rule is "
+                f"improvement is {self.improvement!r}, an option of descent, and rule is "
                 f'{self.rule!r}; leave improvement out, or write rule="descent".'
             )
         if self.order != "random" and (self.rule == "repair" or self.improvement == "best"):
-            why = "goes to unsatisfied patterns" if self.rule == "repair" else "tries every flip"
+            why = "draws unsatisfied patterns" if self.rule == "repair" else "tries every flip"
             raise McoverError(
                 f"order is {self.order!r}, but {self.rule} {why} and has no order; leave it out."
             )

@@ -1,7 +1,7 @@
-"""Evaluation of ±1 students: inputs and weights as packed bits, fields by popcount.
+"""Evaluates ±1 students with packed bits: fields by popcount.
 
 A field is ``w·x = N − 2·|x ⊕ w|``, where a set bit is +1 and the bars count ones. Bit i % 64 of
-word i // 64 of a row is input i; the bits past N are zero in patterns and weights alike.
+word i // 64 of a row is input i; the bits beyond N are zero in patterns and in weights.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from mcover.errors import McoverError
 
 
 def pack_signs(signs: Signs) -> Words:
-    """Rows of ±1 as bits.
+    """Packs rows of ±1 into bits.
 
     >>> pack_signs(np.array([[1, -1, 1], [-1, -1, 1]])).tolist()
     [[5], [4]]
@@ -26,20 +26,20 @@ def pack_signs(signs: Signs) -> Words:
 
 
 def pack_bits(bits: NDArray[np.bool_]) -> Words:
-    """Rows of truth values as bits, True for +1.
+    """Packs rows of truth values into bits, True for +1.
 
     >>> pack_bits(np.array([[True, False, True]])).tolist()
     [[5]]
 
     Shape: (rows, N) → (rows, N/64 rounded up), uint64.
     """
-    whole = np.zeros((len(bits), _words(bits.shape[1]) * 64), dtype=np.bool_)
-    whole[:, : bits.shape[1]] = bits
-    return np.packbits(whole, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
+    padded = np.zeros((len(bits), _words(bits.shape[1]) * 64), dtype=np.bool_)
+    padded[:, : bits.shape[1]] = bits
+    return np.packbits(padded, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
 
 
 def unpack_signs(words: Words, inputs: int) -> Signs:
-    """The ±1 rows that were packed.
+    """Unpacks rows of ±1.
 
     >>> unpack_signs(np.array([[5], [4]], dtype=np.uint64), 3).tolist()
     [[1, -1, 1], [-1, -1, 1]]
@@ -55,7 +55,7 @@ def unpack_signs(words: Words, inputs: int) -> Signs:
 def pack_above(
     values: NDArray[np.floating], columns: NDArray[np.intp], thresholds: NDArray[np.float64]
 ) -> Words:
-    """Rows of bits, bit i being whether values[:, columns[i]] > thresholds[i].
+    """Packs rows of bits; bit i is values[:, columns[i]] > thresholds[i].
 
     >>> pack_above(np.array([[0.5], [2.5]]), np.array([0, 0]), np.array([1.0, 2.0])).tolist()
     [[0], [3]]
@@ -73,7 +73,10 @@ def pack_above(
         or columns.ndim != 1
         or not columns.size
     ):
-        raise McoverError("write values with two axes, and one threshold for each of some columns.")
+        raise McoverError(
+            f"values have shape {values.shape}, columns {columns.shape} and thresholds "
+            f"{thresholds.shape}; write (P, features), and as many columns as thresholds."
+        )
     if columns.min() < 0 or columns.max() >= values.shape[1]:
         raise McoverError(
             f"columns go from {columns.min()} to {columns.max()}; write numbers from 0 to "
@@ -85,7 +88,7 @@ def pack_above(
 
 
 def packed_fields(patterns: Words, weights: Words, inputs: int) -> NDArray[np.int32]:
-    """Fields w·x of packed rows.
+    """The fields w·x of packed rows.
 
     >>> patterns, weights = np.array([[1, 1, -1], [1, -1, 1]]), np.array([[1, 1, 1]])
     >>> packed_fields(pack_signs(patterns), pack_signs(weights), inputs=3).tolist()
@@ -111,7 +114,7 @@ def _rows(name: str, words: Words, inputs: int) -> Words:
     if words.dtype != np.uint64 or words.shape[-1:] != (_words(inputs),):
         raise McoverError(
             f"{name} are {words.dtype} of shape {words.shape}; {inputs} inputs take "
-            f"{_words(inputs)} words of uint64 a row, as pack_signs makes them."
+            f"{_words(inputs)} words of uint64 per row, as pack_signs makes them."
         )
     return words
 
@@ -140,7 +143,7 @@ def _fields(
     counts: Words,
     fields: NDArray[np.int32],
 ) -> None:
-    """Eight patterns share a register, a word of each, so that no sum crosses its lanes."""
+    """Each lane of a register holds a word of another pattern, so that no sum crosses lanes."""
     words = patterns.shape[1]
     for start in range(0, len(patterns), WORDS):
         size = min(WORDS, len(patterns) - start)

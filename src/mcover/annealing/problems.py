@@ -1,12 +1,12 @@
 """Problems for ±1 weights: patterns and labels that a perceptron or a committee machine must fit.
 
 A perceptron's margin on pattern μ is Δ_μ = Σ_q G_μq w_q / √N with the gauged patterns
-G_μq = y_μ x_μq; the pattern is right just when Δ_μ > 0. With N even Δ_μ = 0 can happen: it costs
-nothing in the linear energy, and counts as an error where errors are counted.
+G_μq = y_μ x_μq; the pattern is classified correctly if and only if Δ_μ > 0. With even N, Δ_μ = 0
+can occur: it adds nothing to the linear energy, but counts as an error.
 
-A committee machine has K hidden units; unit k votes right just when y_μ F_k > 0 (a field of zero
-votes against the label), and the pattern is right when more than half of the votes are. A split
-vote, possible with K even, is an error.
+A committee machine has K hidden units. Unit k votes correctly if and only if y_μ F_k > 0: a field
+of zero votes against the label. The pattern is classified correctly if more than half of the votes
+are correct. A tied vote, possible with even K, is an error.
 """
 
 from functools import cached_property
@@ -26,14 +26,15 @@ Ties = Literal["redraw", "plus"]
 _REDRAWS = 500
 _TEST_PATTERNS = 20_000
 _TEST_SEED = 0x7E57
-_BLOCK = 4096  # patterns that are floats at a time
+_BLOCK = 4096  # patterns converted to floats at a time
 
 
 class Problem:
-    """Patterns, labels and, where it is known, the teacher that made the labels.
+    """Patterns, labels and, if known, the teacher that labelled them.
 
-    Patterns have two values, ±1, 0 and 1 or bool; labels any two, of which the first in order
-    becomes -1 and the second +1. ``classes`` keeps these two; a repr says what was mapped.
+    Patterns have two values: ±1, 0 and 1, or bool. Labels may have any two values; in sorted order
+    the first becomes -1 and the second +1. ``classes`` stores both values, and the repr shows the
+    mapping.
 
     Shape: patterns (P, N), labels (P,), teacher (K·N,), entries ±1; K is ``hidden``, the number of
     hidden units, and 1 is a perceptron.
@@ -61,7 +62,7 @@ class Problem:
         return repr(self).strip("<>")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be made again: a problem is sent to other processes."""
+        """Without the caches, because problems are sent to other processes."""
         return {name: of for name, of in vars(self).items() if name not in ("gauged", "_tests")}
 
     @cached_property
@@ -70,7 +71,7 @@ class Problem:
         return self.patterns * self.labels[:, None]
 
     def energy(self, weights: Weights, kind: str = "linear") -> NDArray[np.float64]:
-        """Σ_μ max(0, −Δ_μ) or, by kind, the number of "errors", shape (..., K·N) → (...)."""
+        """Σ_μ max(0, −Δ_μ), or the number of errors for kind="errors", (..., K·N) → (...)."""
         if checks.check_choice("energy", kind, ("linear", "errors")) == "errors":
             return self.training_errors(weights).astype(np.float64)
         fields = _fields(self.gauged, self._students(weights), self.hidden)
@@ -79,14 +80,14 @@ class Problem:
         return np.asarray(np.maximum(0.0, -margins).sum(axis=-1))
 
     def training_errors(self, weights: Weights) -> NDArray[np.int64]:
-        """Patterns that students with these weights get wrong, shape (..., K·N) → (...)."""
+        """The number of patterns that students misclassify, shape (..., K·N) → (...)."""
         return np.sum(~_is_right(self.gauged, self._students(weights), self.hidden), axis=-1)
 
     def overlap(self, weights: Weights) -> NDArray[np.float64]:
         """R = ``w·w* / |w||w*|`` with the teacher, shape (..., K·N) → (...); 0 for w = 0.
 
-        Of a committee: the mean over hidden units, matched to the teacher's in the best way.
-        NaN where there is no teacher.
+        For a committee it is the mean over hidden units, optimally matched to those of the teacher.
+        NaN without a teacher.
         """
         students = self._students(weights)
         if self.teacher is None:
@@ -99,10 +100,11 @@ class Problem:
         return np.array([_matched_mean(table) for table in between]).reshape(students.shape[:-1])
 
     def generalization_error(self, weights: Weights) -> NDArray[np.float64]:
-        """How often students differ from the teacher on new patterns, shape (..., K·N) → (...).
+        """The share of new patterns on which students and teacher differ, (..., K·N) → (...).
 
-        arccos(R)/π for a perceptron (the paper's, exact for large N); for a committee the error
-        on 20,000 random test patterns, the same for every student. NaN where there is no teacher.
+        For a perceptron this is arccos(R)/π, as in the paper, which is exact for large N; for a
+        committee, the error on 20,000 random test patterns, the same for every student. NaN without
+        a teacher.
         """
         if self.teacher is None or self.hidden == 1:
             return np.arccos(np.clip(self.overlap(weights), -1.0, 1.0)) / np.pi
@@ -127,7 +129,7 @@ class Problem:
 
 
 class Perceptron(Problem):
-    """One layer of ±1 weights: sign(w·x) is to be the label."""
+    """One layer of ±1 weights that predicts the label sign(w·x)."""
 
     def __init__(
         self, patterns: ArrayLike, labels: ArrayLike, teacher: ArrayLike | None = None
@@ -136,7 +138,7 @@ class Perceptron(Problem):
 
 
 class Committee(Problem):
-    """A committee machine: the majority of K hidden signs is to be the label.
+    """A committee machine, which predicts the majority of K hidden signs.
 
     Its margin is the vote, Δ_μ = K^-½ Σ_k (vote of unit k, ±1). With K = 1 it is a perceptron.
     """
@@ -147,11 +149,11 @@ def teacher_student(
 ) -> Problem:
     """Random patterns labelled by a random teacher of ±1 weights.
 
-    There are round(alpha · n · hidden) patterns. With N (or K) even the teacher is undecided on
-    some of them, a field or a vote of zero; at N = 1000 that is one pattern in forty. By ``ties``
-    they are drawn again ("redraw"), so that the teacher makes no error, or labelled +1 ("plus").
-    Such a pattern holds the student to the teacher's very margin; the teacher has zero linear
-    energy on it, but counts as wrong. Instances are harder this way.
+    There are round(alpha · n · hidden) patterns. With even N (or K) the teacher is undecided on
+    some of them, which have a field or a vote of zero; at N = 1000 that is one pattern in forty.
+    ``ties="redraw"`` redraws these patterns, so that the teacher makes no error; ``ties="plus"``
+    labels them +1. On such a pattern the teacher has zero linear energy, but makes an error.
+    Instances with these patterns are harder.
 
     >>> teacher_student(101, alpha=1.5, seed=0)
     <Perceptron: 152 patterns of 101 inputs, with its teacher>
@@ -162,10 +164,10 @@ def teacher_student(
     patterns = round(alpha * n * hidden)
     if patterns < 1:
         raise McoverError(
-            f"alpha is {alpha!r}: that makes no pattern. Write a number of at least "
+            f"alpha is {alpha!r}, which gives no patterns; write a number of at least "
             f"{1 / (n * hidden):.2g} (patterns per weight)."
         )
-    # Signs, and the floats that label them.
+    # The signs, and the floats that label them.
     needed = patterns * (6 * n + 8 * hidden) + 8 * n * hidden
     checks.check_memory(needed, f"{patterns} patterns of {n} inputs", "write a smaller n or alpha")
     weights_rng, patterns_rng = streams(seed, 2)
@@ -180,7 +182,7 @@ def random_signs(rng: np.random.Generator, shape: int | tuple[int, ...]) -> Sign
 
 
 def problem_of(problem: Any, labels: Any = None, hidden: Any = None) -> Problem:
-    """The problem that ``anneal`` and ``solve`` are given, itself or as patterns and labels."""
+    """The problem given to ``anneal`` or ``solve``: a problem, or patterns and labels."""
     if isinstance(problem, Problem):
         for name, value in {"labels": labels, "hidden": hidden}.items():
             if value is not None:
@@ -215,9 +217,9 @@ def _as_labels(values: ArrayLike, count: int) -> tuple[Signs, tuple[Any, Any]]:
         return array.astype(np.int8), (-1, 1)
     try:
         found = np.unique(array)
-    except TypeError as error:  # objects without an order
+    except TypeError as error:  # values that cannot be sorted
         raise McoverError(f"labels must be two values with an order: {error}.") from error
-    if len(found) != 2 or found[1] != found[1]:  # NaN, which is sorted to the end
+    if len(found) != 2 or found[1] != found[1]:  # NaN is sorted to the end
         some = ", ".join(repr(one) for one in found[:4].tolist())
         raise McoverError(
             f"labels must have two values; got {len(found)}: {some}{', …' * (len(found) > 4)}."
@@ -227,7 +229,7 @@ def _as_labels(values: ArrayLike, count: int) -> tuple[Signs, tuple[Any, Any]]:
 
 
 def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Signs:
-    """An int8 copy, refused unless every entry is ±1 and the shape is right."""
+    """An int8 copy; refuses other entries than ±1, and other shapes."""
     array = checks.as_array(name, values)
     if array.dtype.kind not in "iuf" and array.size:
         raise McoverError(
@@ -241,9 +243,9 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
             f"{name} is an array of shape {array.shape}; write one of shape {wanted}, not empty."
         )
     if not np.all((array == 1) | (array == -1)):
-        stranger = array[(array != 1) & (array != -1)].flat[0]
+        foreign = array[(array != 1) & (array != -1)].flat[0]
         raise McoverError(
-            f"{name} must be -1 or +1 everywhere; got {checks.shown(stranger)}. From 0/1 write "
+            f"{name} must be -1 or +1 everywhere; got {checks.shown(foreign)}. From 0/1 write "
             f"2 * {name} - 1, from grey values np.where({name} > median, 1, -1)."
         )
     return np.array(array, dtype=np.int8, order="C")
@@ -279,7 +281,7 @@ def _labelled(
 def _products(patterns: Signs, units: NDArray[Any], rows: NDArray[Any] | None = None) -> Any:
     """patterns @ units.T in the type of the units, a block of patterns at a time.
 
-    As floats, all patterns at once would take eight times their memory.
+    All patterns converted to floats at once would take eight times their memory.
     """
     count = len(patterns) if rows is None else len(rows)
     parts = []
@@ -300,7 +302,7 @@ def _fields(gauged: Signs, students: NDArray[np.float64], hidden: int) -> NDArra
 
 
 def _is_right(gauged: Signs, students: NDArray[np.float64], hidden: int) -> NDArray[np.bool_]:
-    """Whether each pattern is right, shape (..., K·N) → (..., P)."""
+    """Whether each pattern is classified correctly, shape (..., K·N) → (..., P)."""
     return np.asarray(2 * (_fields(gauged, students, hidden) > 0).sum(axis=-2) > hidden)
 
 

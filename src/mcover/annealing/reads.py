@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -15,24 +16,23 @@ from numpy.typing import NDArray
 from mcover.annealing.options import AnnealOptions, bank_size, couplings_of
 from mcover.annealing.problems import Problem, Signs
 from mcover.annealing.result import AnnealResult, collapse_mean, collapse_sign
+from mcover.annealing.tasks import POLL_SECONDS, next_slice
 from mcover.annealing.trajectory import Trajectory
 from mcover.routing import draw_bank
 
-_POLL_SECONDS = 0.2
-_SLICE_SECONDS = 0.1  # how long compiled code runs before it looks up
-_TOGETHER = 32  # points of a trajectory whose overlaps are computed in one go
+_TOGETHER = 32  # points of a trajectory for which overlaps are computed in one product
 COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
 
 
 @dataclass(frozen=True)
 class AnnealStatus:
-    """How far a run is: passed to ``progress`` a few times a second."""
+    """The progress of a run, passed to ``progress`` a few times a second."""
 
     reads_done: int
     reads: int
-    share: float  # of all sweeps that are done, 0 to 1
+    share: float  # share of all sweeps done, 0 to 1
     temperature: float
-    energy: float  # lifted, per cover and pattern, of the read that moved last
+    energy: float  # lifted, per cover and pattern, of the read that was updated last
     acceptance: float
     seconds: float
     seconds_left: float
@@ -45,91 +45,148 @@ class AnnealStatus:
         return f"T {self.temperature:.3g} {moves} {done}"
 
 
-def listen(
-    threads: int,
-    read: Callable[[int, SeedSequence, threading.Event], None],
-    tasks: Sequence[tuple[int, SeedSequence]],
-    interrupt: Callable[[], bool] | None,
-    show: Callable[[], None] | None,
-) -> bool:
-    """Runs reads on threads while the caller's thread listens; returns whether it was interrupted.
+class ThreadedReads:
+    """The reads of one run on threads; every array has one entry for each read.
 
-    Each read looks at the event, and ends with what it has once that is set.
+    No locks are needed, because a thread writes only the entries of its own read. The caller's
+    thread reads them for the progress bar, where an outdated value does no harm. Compiled code runs
+    without the GIL, in slices of sweeps; interrupts take effect between slices.
     """
-    halt = threading.Event()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            running: set[Future[None]] = {pool.submit(read, *task, halt) for task in tasks}
-            while running and not halt.is_set():
-                finished, running = wait(running, _POLL_SECONDS, return_when=FIRST_EXCEPTION)
-                for future in finished:
-                    future.result()
-                if show is not None:
-                    show()
-                if interrupt is not None and running and interrupt():
-                    halt.set()
-        except KeyboardInterrupt:
-            halt.set()
-        except BaseException:
-            halt.set()
-            raise
-        finally:
-            if halt.is_set():
-                pool.shutdown(wait=True, cancel_futures=True)
-    return halt.is_set()
-
-
-class LocalReads:
-    """What the threads share: the problem, and for each read a row in every array."""
 
     def __init__(
         self,
-        problem: Problem,
         options: AnnealOptions,
         seeds: Sequence[SeedSequence],
-        starts: Signs | None,
         points: NDArray[np.int64],
         threads: int,
-        columns: NDArray[np.uint64],
+        terms: int,
     ) -> None:
-        """Of options whose temperatures are known; starts are (reads, M, sites)."""
-        self.problem, self.options, self.seeds, self.columns = problem, options, seeds, columns
-        self.starts, self.points, self.reads = starts, points, len(seeds)
-        self.threads = min(threads, self.reads)
-        self.covers, self.bank = options.method.covers, bank_size(options.method, problem.sites)
-        self.size = (len(problem.patterns), problem.hidden, problem.inputs)
+        """The temperatures of ``options`` are known; ``terms`` counts patterns or factors."""
+        self.options, self.seeds, self.points, self.terms = options, seeds, points, terms
+        self.reads, self.threads = len(seeds), min(threads, len(seeds))
+        self.covers = options.method.covers
         self.temperatures, self.couplings = options.schedule.temperatures(), couplings_of(options)
         if options.rule == "descent":
             self.temperatures = np.zeros_like(self.temperatures)
-        self.weights = np.zeros((self.reads, self.covers, problem.sites), dtype=np.int8)
         self.energy, self.acceptance = np.full((2, self.reads), np.nan)
         self.sweeps, self.proposals = np.zeros((2, self.reads), dtype=np.int64)
         self.seconds = np.zeros(self.reads)
         self.done = np.zeros(self.reads, dtype=bool)
-        self.last = 0  # the read that moved last
-        blank = {name: np.full((self.reads, len(self.points)), np.nan) for name in COURSE}
-        self.course = Trajectory(self.points, self.temperatures[self.points], **blank)
+        self.last = 0  # the read that was updated last
+        blank = {name: np.full((self.reads, len(points)), np.nan) for name in COURSE}
+        self.course = Trajectory(points, self.temperatures[points], **blank)
+        # Sweeps at which compiled code must return: for records and redraws, and at the end.
+        length = len(self.temperatures)
+        self.redraw_every = options.method.redraw_every or length
+        redraws = np.arange(self.redraw_every, length, self.redraw_every)
+        self.stops = np.unique(np.concatenate([points + 1, redraws, [length]]))
+
+    def read(self, read: int, seed: SeedSequence, halt: threading.Event) -> None:
+        """Anneals one read; ends with what it has once ``halt`` is set."""
+        raise NotImplementedError
+
+    def result(self, interrupted: bool) -> Any:
+        """The reads that were begun."""
+        raise NotImplementedError
 
     def all(
         self,
         interrupt: Callable[[], bool] | None,
         progress: Callable[[AnnealStatus], None] | None,
-    ) -> AnnealResult:
-        """Runs all reads on threads while the caller's thread listens."""
-        begin = time.perf_counter()
-        show = None if progress is None else lambda: progress(self.status(begin))
-        tasks = list(enumerate(self.seeds))
-        return self.result(interrupted=listen(self.threads, self.read, tasks, interrupt, show))
+    ) -> Any:
+        """Runs all reads on threads while the caller's thread reports progress."""
+        begin, halt = time.perf_counter(), threading.Event()
+        with ThreadPoolExecutor(self.threads) as pool:
+            try:
+                running: set[Future[None]] = {
+                    pool.submit(self.read, *task, halt) for task in enumerate(self.seeds)
+                }
+                while running and not halt.is_set():
+                    finished, running = wait(running, POLL_SECONDS, return_when=FIRST_EXCEPTION)
+                    for future in finished:
+                        future.result()
+                    if progress is not None:
+                        progress(self._status(begin))
+                    if interrupt is not None and running and interrupt():
+                        halt.set()
+            except KeyboardInterrupt:
+                halt.set()
+            except BaseException:
+                halt.set()
+                raise
+            finally:
+                if halt.is_set():
+                    pool.shutdown(wait=True, cancel_futures=True)
+        if not np.any(self.sweeps):
+            raise KeyboardInterrupt  # stopped before the first sweep: nothing to return
+        return self.result(interrupted=halt.is_set())
+
+    def stop_after(self, here: int, sweeps: int) -> int:
+        """The end of a slice of at most ``sweeps`` sweeps from ``here``."""
+        return min(here + sweeps, int(self.stops[np.searchsorted(self.stops, here, side="right")]))
+
+    def point_at(self, here: int) -> int | None:
+        """The point of the trajectory that is recorded after ``here`` sweeps."""
+        point = int(np.searchsorted(self.points, here - 1))
+        is_one = point < len(self.points) and self.points[point] == here - 1
+        return point if is_one else None
+
+    def energy_per_term(self, read: int) -> float:
+        """Energy per cover and pattern, or per cover and factor."""
+        return float(self.energy[read]) / (self.covers * self.terms)
+
+    def _status(self, begin: float) -> AnnealStatus:
+        elapsed = time.perf_counter() - begin
+        share = float(self.sweeps.sum() / (self.reads * len(self.temperatures)))
+        share = max(share, float(self.done.mean()))
+        return AnnealStatus(
+            reads_done=int(self.done.sum()),
+            reads=self.reads,
+            share=share,
+            temperature=float(self.temperatures[max(int(self.sweeps[self.last]) - 1, 0)]),
+            energy=self.energy_per_term(self.last),
+            acceptance=float(self.acceptance[self.last]),
+            seconds=elapsed,
+            seconds_left=elapsed * (1 - share) / share if share else np.nan,
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """The data of reads of ±1 patterns, for threads or an executor."""
+
+    problem: Problem
+    options: AnnealOptions  # with known temperatures
+    seeds: Sequence[SeedSequence]  # of the reads
+    starts: Signs | None  # (reads, M, sites); random if None
+    points: NDArray[np.int64]  # sweeps after which the trajectory is recorded
+    columns: NDArray[np.uint64]  # the packed patterns
+
+    def part(self, reads: slice) -> Run:
+        """Some of the reads."""
+        starts = None if self.starts is None else np.ascontiguousarray(self.starts[reads])
+        return replace(self, seeds=self.seeds[reads], starts=starts)
+
+
+class LocalReads(ThreadedReads):
+    """Reads of ±1 patterns."""
+
+    def __init__(self, run: Run, threads: int) -> None:
+        problem = run.problem
+        super().__init__(run.options, run.seeds, run.points, threads, len(problem.patterns))
+        self.problem, self.columns, self.starts = problem, run.columns, run.starts
+        self.bank = bank_size(run.options.method, problem.sites)
+        self.size = (len(problem.patterns), problem.hidden, problem.inputs)
+        self.weights = np.zeros((self.reads, self.covers, problem.sites), dtype=np.int8)
 
     def read(self, read: int, seed: SeedSequence, halt: threading.Event) -> None:
-        """Anneals one read; looks at ``halt`` between slices of about a tenth of a second."""
+        """Anneals one read; ends with what it has once ``halt`` is set."""
         from mcover.annealing.searches import run
         from mcover.annealing.states import make_state, random_weights
 
         begin = time.thread_time()
         problem, options, length = self.problem, self.options, len(self.temperatures)
         columns = self.columns
-        redraw_every = options.method.redraw_every or length
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
         rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
         weights = random_weights(rng, self.covers, problem.sites)
@@ -137,17 +194,14 @@ class LocalReads:
             weights = self.starts[read]
         bank = draw_bank(options.method.topology, self.covers, problem.sites, self.bank, route_seed)
         state = make_state(columns, *self.size, bank.routes, weights, options.energy)
-        # Where compiled code must come back: records, redraws, the end.
-        redraws = np.arange(redraw_every, length, redraw_every)
-        stops = np.unique(np.concatenate([self.points + 1, redraws, [length]]))
         here, slice_, accepted_since, proposals_since = 0, 1, 0, 0
         recorded: list[Signs] = []
         over = False
         while here < length and not over and not halt.is_set():
-            if here and here % redraw_every == 0:
+            if here and here % self.redraw_every == 0:
                 bank = bank.redraw(redraw_seed.spawn(1)[0])
                 state = make_state(columns, *self.size, bank.routes, state.weights, options.energy)
-            there = min(here + slice_, int(stops[np.searchsorted(stops, here, side="right")]))
+            there = self.stop_after(here, slice_)
             since = time.perf_counter()
             done = run(
                 state,
@@ -158,11 +212,11 @@ class LocalReads:
                 options.order,
                 options.improvement,
                 options.stop_at_zero,
-                # Fresh routes lead out of a minimum.
+                # A minimum along these routes need not be one after a redraw.
                 stop_at_minimum=options.method.redraw_every is None,
             )
-            made, took = len(done.energies), max(time.perf_counter() - since, 1e-6)
-            slice_ = max(1, min(2 * slice_, int(made * _SLICE_SECONDS / took)))
+            made = len(done.energies)
+            slice_ = next_slice(slice_, made, time.perf_counter() - since)
             accepted_since += int(done.accepted.sum())
             proposals_since += int(done.proposals.sum())
             over = done.over
@@ -172,9 +226,8 @@ class LocalReads:
             self.proposals[read] += done.proposals.sum()
             self.weights[read], self.sweeps[read], self.last = state.weights, here, read
             self.seconds[read] = time.thread_time() - begin
-            point = int(np.searchsorted(self.points, here - 1))
-            if point < len(self.points) and self.points[point] == here - 1:
-                self.course.energy[read, point] = self.energy[read] / (self.covers * self.size[0])
+            if (point := self.point_at(here)) is not None:
+                self.course.energy[read, point] = self.energy_per_term(read)
                 self.course.acceptance[read, point] = self.acceptance[read]
                 recorded.append(state.weights.copy())
                 accepted_since = proposals_since = 0
@@ -184,10 +237,8 @@ class LocalReads:
         self.done[read] = over or here == length
 
     def result(self, interrupted: bool) -> AnnealResult:
-        """Gathers the reads that were begun."""
+        """The reads that were begun."""
         begun = self.sweeps > 0
-        if not np.any(begun):
-            raise KeyboardInterrupt  # stopped before the first sweep: there is nothing to return
         weights = self.weights[begun]
         mean, sign = collapse_mean(weights), collapse_sign(weights)
         collapsed_energy, training_errors, margin = self._collapsed(sign)
@@ -206,7 +257,7 @@ class LocalReads:
             finished=self.done[begun],
             trajectory=replace(self.course, **course),
             options=self.options,
-            patterns=self.size[0],
+            patterns=self.terms,
             interrupted=interrupted,
         )
 
@@ -215,8 +266,8 @@ class LocalReads:
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
         """Energies, training errors and smallest margins of ±1 weights.
 
-        Each is a chain of one cover that never moves. The numbers are those of ``Problem``, which
-        would ask BLAS for one product and wake its threads.
+        They are read from the counters of a chain of one cover. ``Problem`` computes the same
+        numbers, but by a matrix product that would start the threads of BLAS.
         """
         from mcover.annealing.states import make_state, margins
 
@@ -230,25 +281,8 @@ class LocalReads:
             return errors.astype(np.float64), errors, scaled.min(axis=-1)
         return np.maximum(0.0, -scaled).sum(axis=-1), errors, scaled.min(axis=-1)
 
-    def status(self, begin: float) -> AnnealStatus:
-        """A snapshot for the progress bar."""
-        elapsed = time.perf_counter() - begin
-        share = float(self.sweeps.sum() / (self.reads * len(self.temperatures)))
-        share = max(share, float(self.done.mean()))
-        at = max(int(self.sweeps[self.last]) - 1, 0)
-        return AnnealStatus(
-            reads_done=int(self.done.sum()),
-            reads=self.reads,
-            share=share,
-            temperature=float(self.temperatures[at]),
-            energy=float(self.energy[self.last]) / (self.covers * self.size[0]),
-            acceptance=float(self.acceptance[self.last]),
-            seconds=elapsed,
-            seconds_left=elapsed * (1 - share) / share if share else np.nan,
-        )
-
     def _overlaps(self, read: int, end: int, recorded: list[Signs]) -> None:
-        """Fills in the overlaps of the last recorded points before ``end``, and forgets them."""
+        """Computes the overlaps of the recorded points before ``end``, and clears the list."""
         if not recorded:
             return
         weights, these = np.stack(recorded), slice(end - len(recorded), end)

@@ -1,4 +1,4 @@
-"""What annealing found: weights, their collapse, energies and trajectories, reads first."""
+"""The result of an annealing: weights, their collapse, energies and trajectories."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _FORMAT = "mcover.AnnealResult/3"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Student:
-    """The ±1 student that a read found: the majority of its covers."""
+    """The ±1 student of a read: the majority of its covers."""
 
     weights: Signs  # ±1, shape (sites,)
     energy: float
-    errors: int  # patterns that it gets wrong
-    margin: float  # the smallest over all patterns; positive just when none is wrong
+    errors: int  # number of patterns that it misclassifies
+    margin: float  # the smallest over all patterns; positive if and only if errors is 0
     read: int
 
     def __repr__(self) -> str:
@@ -48,7 +48,7 @@ class Student:
 
 @dataclass(frozen=True)
 class Summary:
-    """Estimates over the reads that were finished; printed, it is a table."""
+    """Estimates over the finished reads; printed as a table."""
 
     title: str
     solved: Estimate  # share of the reads
@@ -82,32 +82,32 @@ class Summary:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AnnealResult:
-    """Everything a run of :func:`mcover.anneal` returns; arrays have one entry for each read.
+    """The result of :func:`mcover.anneal`; arrays have one entry for each read.
 
     ``len(result)`` is the number of reads, ``result[3]`` and iteration give each read's
     :class:`~mcover.annealing.Student`, and ``result[result.solved]`` or ``result[2:5]`` a result
     of these reads.
 
-    Where N is even there may be training errors without linear energy: a margin of zero costs none.
-    What is compared with the teacher is the mean of the covers, as in the paper, and NaN without
-    one.
+    With even N there may be training errors at zero linear energy, because a margin of zero adds
+    none. ``overlap`` and ``generalization_error`` are those of the mean of the covers, as in the
+    paper; they are NaN without a teacher.
     """
 
     weights: Signs  # final ±1 weights of all covers, (reads, M, sites)
     energy: NDArray[np.float64]  # final lifted energy, summed over covers
     collapsed_energy: NDArray[np.float64]  # of the student collapsed to ±1 weights
-    training_errors: NDArray[np.int64]  # patterns that it gets wrong
-    margin: NDArray[np.float64]  # its smallest over all patterns
+    training_errors: NDArray[np.int64]  # patterns that this student misclassifies
+    margin: NDArray[np.float64]  # smallest margin of this student
     overlap: NDArray[np.float64]  # R with the teacher
     generalization_error: NDArray[np.float64]  # ε_g
     proposals: NDArray[np.int64]  # single-weight proposals made
     seconds: NDArray[np.float64]  # CPU time of the read's thread
-    sweeps: NDArray[np.int64]  # fewer than planned where a read was solved or interrupted
-    finished: NDArray[np.bool_]  # whether the read came to its end
+    sweeps: NDArray[np.int64]  # fewer than planned if a read was solved or interrupted
+    finished: NDArray[np.bool_]  # False for a read that was interrupted
     trajectory: Trajectory
     options: AnnealOptions
-    patterns: int  # how many the problem has
-    interrupted: bool  # whether the run was cut short; reads that never began are left out
+    patterns: int  # number of patterns of the problem
+    interrupted: bool  # whether the run ended early; reads that never started are left out
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -136,7 +136,7 @@ class AnnealResult:
         )
 
     def _select(self, reads: Any) -> AnnealResult:
-        """A result of some reads: a slice, numbers, or True and False for each."""
+        """A result of some reads, given by a slice, by numbers, or by True or False for each."""
         try:
             chosen = np.arange(len(self))[reads if isinstance(reads, slice) else np.asarray(reads)]
         except (IndexError, TypeError, ValueError) as error:
@@ -146,7 +146,7 @@ class AnnealResult:
             ) from error
         if chosen.ndim != 1 or not len(chosen):
             seen = checks.shown(reads)
-            raise McoverError(f"{seen} chooses no read; write what chooses at least one.")
+            raise McoverError(f"{seen} selects no read; select at least one.")
         course = {
             name: of[chosen]
             for name in _TRAJECTORY
@@ -167,16 +167,16 @@ class AnnealResult:
 
     @property
     def solved(self) -> NDArray[np.bool_]:
-        """Whether the collapsed ±1 student has zero energy, in the energy annealed, (reads,).
+        """Whether the collapsed ±1 student has zero energy, (reads,).
 
-        With the linear energy and an even number of inputs, patterns may be undecided all the same:
+        With the linear energy and an even number of inputs, some patterns may still be undecided;
         ``training_errors`` counts them.
         """
         return self.collapsed_energy == 0
 
     @property
     def best(self) -> Student:
-        """The student with the lowest energy; of equal ones that with the largest margin.
+        """The student with the lowest energy, then the fewest errors, then the largest margin.
 
         >>> import mcover
         >>> problem = mcover.teacher_student(51, alpha=1.5, seed=0)
@@ -189,7 +189,7 @@ class AnnealResult:
 
     @property
     def first(self) -> Student:
-        """The name that dimod's ``SampleSet`` has for :attr:`best`."""
+        """:attr:`best`, under its name in dimod's ``SampleSet``."""
         return self.best
 
     @property
@@ -208,9 +208,13 @@ class AnnealResult:
 
     @property
     def info(self) -> dict[str, Any]:
-        """The options and what concerns the whole run, as plain values."""
-        whole = {"patterns": self.patterns, "seconds": float(self.seconds.sum())}
-        return {"options": to_plain(self.options)} | whole | {"interrupted": self.interrupted}
+        """Options and totals of the run, as plain values."""
+        return {
+            "options": to_plain(self.options, defaults=True),
+            "patterns": self.patterns,
+            "seconds": float(self.seconds.sum()),
+            "interrupted": self.interrupted,
+        }
 
     def to_pandas(self) -> Any:
         """A pandas ``DataFrame`` with a row for each read, without the weights."""
@@ -230,7 +234,10 @@ class AnnealResult:
         """Means with their intervals, and the time to solution, over the finished reads."""
         done = self.finished
         if not done.any():
-            raise McoverError("no read was finished; the trajectory and the weights are there.")
+            raise McoverError(
+                "no read was finished, so there is nothing to summarise; anneal to the end, or use "
+                "result.trajectory and result.weights."
+            )
         title = f"{self._method()}, {reads_text(int(np.count_nonzero(done)))}"
         with_teacher = bool(np.all(np.isfinite(self.overlap)))
 
@@ -252,15 +259,15 @@ class AnnealResult:
     def plot(self, title: str | None = None) -> Figure:
         """Energy, overlaps and acceptance of each read, and the errors if there is a teacher.
 
-        A figure of matplotlib's, which is in the extra ``plot``: ``.plot().savefig("run.png")``. A
-        notebook shows it by itself.
+        It returns a matplotlib figure, e.g. for ``.plot().savefig("run.png")``; matplotlib is in
+        the extra ``plot``. Notebooks display the figure.
         """
         from mcover.figures import annealing_figure
 
         name, known = self._method(), bool(np.all(np.isfinite(self.generalization_error)))
         outcomes = {name: self.generalization_error} if known else None
         title = f"{name}, {reads_text(len(self))}" if title is None else title
-        return annealing_figure({name: self.trajectory}, title, outcomes)
+        return annealing_figure({name: vars(self.trajectory)}, title, outcomes)
 
     def __repr__(self) -> str:
         return facts("AnnealResult", self._facts())
@@ -269,7 +276,7 @@ class AnnealResult:
         return html_table("AnnealResult", [], self._facts())
 
     def _facts(self) -> list[list[str]]:
-        """Names and texts of what the representations show."""
+        """The names and texts in the representations."""
         reads, done, best = len(self), int(self.finished.sum()), self.best
         state = "all finished" if done == reads else f"{done} finished"
         options, temperatures = self.options, self.options.schedule.temperatures()
@@ -289,7 +296,7 @@ class AnnealResult:
         return f"{method.kind}, {method.covers} covers" if method.covers > 1 else method.kind
 
     def _columns(self) -> dict[str, NDArray[Any]]:
-        """What there is of each read but its weights, by the names of ``record``."""
+        """The values of each read except the weights, by the names of ``record``."""
         others = "overlap", "generalization_error", "sweeps", "proposals", "seconds", "finished"
         return {
             "energy": self.collapsed_energy,
@@ -300,19 +307,24 @@ class AnnealResult:
         } | {name: getattr(self, name) for name in others}
 
     def save(self, path: str | Path) -> Path:
-        """Writes one .npz file, without pickle; a file that was there is replaced at the end."""
+        """Writes one .npz file, without pickle; atomically replaces an existing file."""
         target = checks.check_path("path", path)
         if target.suffix != ".npz":
             raise McoverError(f"cannot save to {target}; end the name in .npz.")
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {f"trajectory.{n}": getattr(self.trajectory, n) for n in _TRAJECTORY}
-        about = {"format": _FORMAT, "interrupted": self.interrupted, "patterns": self.patterns}
-        text = np.array(json.dumps(about | {"options": to_plain(self.options)}))
+        about = {
+            "format": _FORMAT,
+            "interrupted": self.interrupted,
+            "patterns": self.patterns,
+            "options": to_plain(self.options, defaults=True),  # another version may have others
+        }
+        text = np.array(json.dumps(about))
         return write_atomic(target, lambda file: np.savez_compressed(file, about=text, **arrays))
 
     @classmethod
     def load(cls, path: str | Path) -> AnnealResult:
-        """Reads back what :meth:`save` wrote; anything else is refused."""
+        """Reads a file of :meth:`save`; refuses other files."""
         arrays = read_arrays(path)
         try:
             about = json.loads(str(arrays["about"]))

@@ -1,7 +1,7 @@
-"""Schedules: the temperature of every sweep, as frozen values.
+"""Schedules: the temperature of every sweep, as frozen dataclasses.
 
-:class:`AutoSchedule` leaves the temperatures to the data; `mcover.annealing.temperatures` measures
-them.
+An :class:`AutoSchedule` derives the temperatures from the data; `mcover.annealing.temperatures`
+measures them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class LinearSchedule(Tagged, kind="linear"):
         """Temperature of every sweep."""
         count = 1 + int((self.start - self.stop) / self.step + 1e-6)
         falling = self.start - self.step * np.arange(count)
-        # The last step may end below stop by a rounding error; more than that is cut off.
+        # The last step may end below stop by a rounding error; anything lower becomes stop.
         return np.repeat(np.where(falling < 0.999 * self.stop, self.stop, falling), self.sweeps)
 
 
 @dataclass(frozen=True)
 class GeometricSchedule(Tagged, kind="geometric"):
-    """``count`` temperatures from start to stop, each the same factor below the last."""
+    """``count`` temperatures from start to stop, in geometric progression."""
 
     start: float = 0.4
     stop: float = 0.01
@@ -96,19 +96,19 @@ class CustomSchedule(Tagged, kind="custom"):
 
 @dataclass(frozen=True)
 class AutoSchedule(Tagged, kind="auto"):
-    """``sweeps`` temperatures that follow the data: linear from factor · T₀ to 1/span of that.
+    """``sweeps`` temperatures for the given data, linear from factor · T₀ down to 1/span of that.
 
     T₀ is the temperature at which one copy accepts 12 % of its proposals. The energy is a sum over
     patterns, so the useful range grows with their number and depends on their structure: T₀ is 0.4
-    for random ones at α = 1.5, 1.3 for pixels of images at α = 6, 17 for a committee machine at
-    α = 40. It is measured once, on the problem alone, and does not depend on the seed of the run.
-    A result has the :class:`~mcover.LinearSchedule` that it came to.
+    for random patterns at α = 1.5, 1.3 for pixels of images at α = 6, and 17 for a committee
+    machine at α = 40. It is measured once for the problem, and does not depend on the seed of the
+    run. A result holds the :class:`~mcover.LinearSchedule` that was used.
     """
 
     sweeps: int = 500
     factor: float | None = None
-    """Start as a multiple of T₀; None is 1.4 for RSA, 0.7 for covers and 0.5 for one copy."""
-    span: float = 8.0  # How many times the first temperature is the last one.
+    """Start as a multiple of T₀; None is 1.4 for RSA, 0.7 for attracting covers, else 0.5."""
+    span: float = 8.0  # The ratio of the first temperature to the last one.
 
     def __post_init__(self) -> None:
         checks.check_count_fields(self, "sweeps")
@@ -117,21 +117,21 @@ class AutoSchedule(Tagged, kind="auto"):
         _check_memory(self, self.sweeps)
 
     def temperatures(self) -> Temperatures:
-        """Refused: there are none before a problem is given."""
+        """Raises an error, because the temperatures depend on the problem."""
         raise McoverError(
             "the temperatures of an AutoSchedule come from a problem; anneal with it, and read "
             "result.options.schedule."
         )
 
     def from_temperature(self, hot: float, factor: float) -> LinearSchedule | CustomSchedule:
-        """The schedule where T₀ is ``hot``; ``factor`` is what None stands for."""
+        """The schedule for T₀ = ``hot``; ``factor`` replaces a factor of None."""
         hot = checks.check_float("hot", hot, above=0)
         factor = checks.check_float("factor", factor, above=0)
         start = hot * (factor if self.factor is None else self.factor)
         if self.sweeps == 1:
             return CustomSchedule((start,))
         stop = start / self.span
-        # A step of zero is refused, and a span of 1 is one temperature for all sweeps.
+        # A span of 1 means one temperature for all sweeps; a linear schedule has no step of zero.
         if self.span == 1:
             return LinearSchedule(start, start, start, self.sweeps)
         return LinearSchedule(start, stop, (start - stop) / (self.sweeps - 1))
@@ -143,15 +143,13 @@ Schedule: TypeAlias = (
 
 
 def schedule_of(schedule: Schedule | ArrayLike | str | None, num_sweeps: int | None) -> Schedule:
-    """The schedule that is meant: one as it is, plain numbers, "auto", or so many sweeps."""
+    """The schedule from a schedule, plain numbers, "auto", or a number of sweeps."""
     if isinstance(schedule, str):
         checks.check_choice("schedule", schedule, ("auto",))
         schedule = None
     if num_sweeps is not None:
         if schedule is not None:
-            raise McoverError(
-                'both schedule and num_sweeps were given; leave one of them out, or write "auto".'
-            )
+            raise McoverError("both schedule and num_sweeps were given; leave one of them out.")
         return AutoSchedule(checks.check_int("num_sweeps", num_sweeps, 1))
     if schedule is None:
         return AutoSchedule()
@@ -161,7 +159,7 @@ def schedule_of(schedule: Schedule | ArrayLike | str | None, num_sweeps: int | N
 
 
 def sweeps_of(schedule: Schedule) -> int:
-    """How many sweeps a schedule has."""
+    """The number of sweeps of a schedule."""
     if isinstance(schedule, AutoSchedule):
         return schedule.sweeps
     return len(schedule.temperatures())
@@ -171,13 +169,13 @@ def _check_schedule(schedule: LinearSchedule | GeometricSchedule, count: float) 
     checks.check_count_fields(schedule, "sweeps")
     if schedule.stop > schedule.start:
         raise McoverError(
-            f"stop is {schedule.stop:g}, above start, {schedule.start:g}; temperatures fall: "
-            "write start ≥ stop."
+            f"stop is {schedule.stop:g}, above start, {schedule.start:g}; temperatures have to "
+            "fall: write start ≥ stop."
         )
     _check_memory(schedule, (count + 1) * schedule.sweeps)
 
 
 def _check_memory(schedule: Schedule, sweeps: float) -> None:
-    # Per sweep a temperature, a coupling and what is made on the way.
+    # Per sweep a temperature, a coupling and temporary arrays.
     needed = min(32 * sweeps, 2.0**63)
     checks.check_memory(int(needed), f"{schedule!r}", "write fewer temperatures or sweeps")

@@ -1,19 +1,25 @@
-"""Local searches on the chain of `kernels`: repair and descent.
+"""Local searches with the kernels of the annealer: repair and descent.
 
-**Repair** is focused Metropolis search. A pattern is unsatisfied in a context where it adds to the
-energy: k < -1 for the form EVEN, k < 0 for the others. A proposal takes
+**Repair** is focused Metropolis search. A pattern is unsatisfied in a context if it contributes to
+the energy: k < -1 for the form EVEN, k < 0 for the others. A proposal draws
 
 1. one unsatisfied pair (context, pattern), uniformly among those of all contexts;
-2. one weight of that context, uniformly among those that can repair the pattern: they disagree with
-   it, and in a committee their hidden unit votes against it;
-3. the flip of that weight, with the probability of Metropolis, by the whole lifted energy.
+2. one weight of that context, uniformly among those that can repair the pattern: the weight
+disagrees with it, and in a committee its hidden unit votes against it; 3. whether the weight is
+flipped, by Metropolis acceptance with the whole lifted energy.
 
-Numbers of unsatisfied patterns are kept per context, and only an accepted flip changes them, in the
-contexts that it touches. What is unsatisfied is one plane or mask of the counters already.
+Repair is a search, not a sampler: the number of unsatisfied pairs changes with every flip, so a
+proposal and its reverse have different probabilities, and the acceptance does not correct this.
 
-**Descent** takes finite differences at zero temperature: a flip improves where ΔE < 0, or ΔE = 0
-and the coupling of the replicas gains, which is the limit T → 0 of the joint weight. It takes every
-flip that improves, in the order of its proposals, or the best of all, and ends where none does.
+The unsatisfied patterns of a context are one plane or mask of its counters, so no list of them is
+needed. Only their numbers are stored, per 512 patterns, per context and per destination: `pick`
+descends these levels and reads the bits of a single block. An accepted flip changes the numbers of
+the contexts that read the weight. These must be recounted before the next `pick`, or its loops run
+past the end of the arrays.
+
+**Descent** is the limit T → 0: a flip is an improvement if ΔE < 0, or if ΔE = 0 and it increases
+the coupling term. Descent accepts every improvement in the order of the proposals, or only the best
+of all flips, and ends when no flip is an improvement.
 """
 
 from typing import Any, NamedTuple
@@ -25,13 +31,13 @@ from mcover.annealing.bits import ONES, WORDS, Words, broadcast, count, load, on
 from mcover.annealing.chain import (
     EVEN,
     ORDERS,
-    PERMUTATION,
     RANDOM,
     Integers,
     State,
     Sweeps,
     compute_site_sums,
     new_sequence,
+    next_index,
     randbelow,
     shuffle,
     uniform,
@@ -61,7 +67,7 @@ def run(
     stop_at_zero: bool = False,
     stop_at_minimum: bool = True,
 ) -> Sweeps:
-    """Sweeps by any of the rules, as in `advance`; changes `state` and `rng` in place."""
+    """Sweeps with any of the rules, as in `advance`; changes `state` and `rng` in place."""
     if rule == "repair":
         return repair(state, temperatures, gammas, rng, stop_at_zero)
     if rule == "descent":
@@ -77,13 +83,13 @@ class Unsatisfied(NamedTuple):
     stride: int
     offset: int
     flip: np.uint64
-    blocks: Integers  # how many in each 512 patterns of each context
+    blocks: Integers  # their number in each 512 patterns of each context
     counts: Integers  # of each context c = s*M + α
     totals: Integers  # of each destination s
 
 
 def unsatisfied(state: State) -> Unsatisfied:
-    """Which patterns are unsatisfied in which context."""
+    """The unsatisfied patterns of each context."""
     covers, destinations = state.weights.shape[0], state.destinations
     perceptron = state.hidden == 1
     counts = np.zeros(destinations * covers, dtype=np.int64)
@@ -109,7 +115,7 @@ def _count_all(state: State, wrong: Unsatisfied) -> None:
 
 @njit(forceinline=True, error_model="numpy")
 def _count(state: State, wrong: Unsatisfied, c: int) -> Any:
-    """Recount the unsatisfied patterns of one context; returns by how much their number grew."""
+    """Recount the unsatisfied patterns of one context; returns the change of their number."""
     blocks, more = state.valid.size // WORDS, -wrong.counts[c]
     for j in range(blocks):
         at = c * blocks + j
@@ -147,7 +153,7 @@ def pick(state: State, wrong: Unsatisfied, r: Any) -> Any:
         bits = (wrong.words[at] ^ wrong.flip) & state.valid[i]
     for _ in range(r):
         bits &= bits - np.uint64(1)
-    # The zeros below the lowest one.
+    # The number of zeros below the lowest set bit.
     return s, c - s * covers, 64 * i + ones_in(~bits & (bits - np.uint64(1)))
 
 
@@ -155,9 +161,9 @@ def pick(state: State, wrong: Unsatisfied, r: Any) -> Any:
 def sample_repairing_weight(state: State, s: int, alpha: int, mu: int, rng: Words) -> Any:
     """A random weight whose flip helps pattern μ in context (s, α), as (site, cover).
 
-    Rejection sampling: sites are drawn uniformly until one can repair the pattern, which makes the
-    accepted one uniform among those that can. It ends, because an unsatisfied pattern has a
-    disagreeing weight, in a unit that votes against it.
+    Rejection sampling: sites are drawn uniformly until one can repair the pattern, so the result is
+    uniform among those that can. It ends, because an unsatisfied pattern disagrees with some weight
+    of a unit that votes against it.
     """
     covers, sites = state.weights.shape
     word, place = mu >> 6, np.uint64(mu & 63)
@@ -192,7 +198,7 @@ def _repair(
     energies: Integers,
     proposals: Integers,
 ) -> Any:
-    """The sweeps of `repair`; returns how many were begun, and whether they came to their end."""
+    """The sweeps of `repair`; returns their number, and whether the search is over."""
     weights, (covers, sites) = state.weights, state.weights.shape
     destinations = state.destinations
     tables, site_sums, reach = make_tables(state), compute_site_sums(weights), np.int64(0)
@@ -229,11 +235,11 @@ def repair(
     rng: Words,
     stop_at_zero: bool = False,
 ) -> Sweeps:
-    """Sweeps of K*N*M proposals that repair, until nothing is unsatisfied: the energy is zero.
+    """Sweeps of K*N*M repair proposals, until no pattern is unsatisfied and the energy is zero.
 
-    A proposal draws the number of its pair, (r * unsatisfied) >> 32, in the order of contexts
-    c = s*M + α and patterns; then sites, (r * K*N) >> 32, until one can repair it; then a
-    `uniform`. Temperatures and gammas are those of `advance`.
+    A proposal draws the index of its pair, (r * unsatisfied) >> 32, in the order of contexts c =
+    s*M + α and patterns; then sites, (r * K*N) >> 32, until one can repair it; then a `uniform`.
+    Temperatures and gammas are as in `advance`.
     """
     scales, gammas = scales_of(state, temperatures, gammas)
     rows = np.zeros((3, scales.size), dtype=np.int64)
@@ -241,25 +247,22 @@ def repair(
     return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], over)
 
 
-_TAKE, _BEST, _LOOK = 0, 1, 2  # each flip that improves; the best of all; none: is there one?
+# A pass accepts every improvement, or the best one, or only looks whether there is one.
+_TAKE, _BEST, _LOOK = 0, 1, 2
 
 
 @njit()
 def _pass(
     state: State, what: int, order: int, gamma: float, site_sums: Any, sequence: Any, rng: Words
 ) -> Any:
-    """One pass over K*N*M flips; returns the proposals made and how many of them improve."""
+    """One pass over K*N*M flips; returns the numbers of proposals and of improvements."""
     weights, (covers, sites) = state.weights, state.weights.shape
     towards = 1 if gamma > 0 else -1 if gamma < 0 else 0
     best: Any = np.intp(-1)
-    lowest, side = np.int64(0), np.int64(0)  # ΔE and the coupling's loss, which are to be beaten
+    lowest, side = np.int64(0), np.int64(0)  # ΔE and coupling loss that a flip has to beat
     improving = 0
     for i in range(sites * covers):
-        index: Any = i
-        if order == RANDOM:
-            index = randbelow(rng, sites * covers)
-        elif order == PERMUTATION:
-            index = np.intp(sequence[i])
+        index = next_index(order, sequence, i, sites * covers, rng)
         q: Any = np.intp(np.uint64(index) // np.uint64(covers))
         beta = index - q * covers
         w = np.int64(weights[beta, q])
@@ -295,14 +298,14 @@ def _descend(
     energies: Integers,
     proposals: Integers,
 ) -> Any:
-    """The sweeps of `descend`; returns how many were done, and whether they came to their end."""
+    """The sweeps of `descend`; returns their number, and whether the search is over."""
     site_sums, sequence = compute_site_sums(state.weights), new_sequence(order, state.weights.size)
     for t in range(gammas.size):
         shuffle(sequence, rng)
         made, taken = _pass(state, what, order, gammas[t], site_sums, sequence, rng)
         minimum = taken == 0
         if minimum and order == RANDOM and stop_at_minimum:
-            # A sweep at random may have missed some flips.
+            # A sweep in random order may have missed some flips.
             looked, found = _pass(state, _LOOK, -1, gammas[t], site_sums, sequence, rng)
             made, minimum = made + looked, found == 0
         accepted[t], energies[t], proposals[t] = taken, state.energy[0], made
@@ -320,12 +323,13 @@ def descend(
     stop_at_zero: bool = False,
     stop_at_minimum: bool = True,
 ) -> Sweeps:
-    """A sweep for each coupling, of which only the sign counts, until no flip improves.
+    """One sweep for each coupling, of which only the sign matters, until no flip is an improvement.
 
-    With improvement "first" a sweep is K*N*M proposals in the order of `advance`, without
-    `uniform`; after one without a flip in random order, flips are looked through, in order, up to
-    the first that improves: these are proposals too. With "best" a sweep tries every flip and takes
-    the one of lowest ΔE, then of most gain in coupling, then of lowest index; it draws nothing.
+    With improvement "first", a sweep is K*N*M proposals in the order of `advance`, without
+    `uniform`. After a sweep in random order without a flip, all flips are tried in sequence up to
+    the first improvement; these count as proposals too. With "best", a sweep tries every flip and
+    accepts the one with the lowest ΔE, then the largest gain in coupling, then the lowest index; it
+    uses no random numbers.
     """
     gammas = np.array(gammas, dtype=np.float64)
     rows = np.zeros((3, gammas.size), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""±1 weights that fit the patterns: restarts of a portfolio until one of them does."""
+"""Finds ±1 weights that fit the patterns, by restarts of a portfolio of annealers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _MOST_RESTARTS = 10**6
 
 @dataclass(frozen=True)
 class SolveStatus:
-    """How far a search is: passed to ``progress`` a few times a second."""
+    """The progress of a search, passed to ``progress`` a few times a second."""
 
-    restarts: int  # that came to their end
-    errors: int | None  # of the best student so far
+    restarts: int  # restarts that have ended
+    errors: int | None  # errors of the best student so far
     patterns: int
     seconds: float
     time_limit: float | None
@@ -56,31 +56,33 @@ def solve(
     interrupt: Callable[[], bool] | None = None,
     progress: bool | Callable[[SolveStatus], None] = False,
 ) -> Solution:
-    """±1 weights that fit all patterns, or the best that were found; nothing to tune.
+    """Finds ±1 weights that fit all patterns, or else the best ones, without any tuning.
 
-    Restarts with growing schedules run through a portfolio of methods, with temperatures from the
-    data, until a student without errors is found, or the time or the restarts are over. Ctrl-C
-    returns the best so far. The student is the one with the fewest errors on all patterns.
+    Restarts of several lengths run through a portfolio of methods, with temperatures from the data,
+    until a student without errors is found, or the time or the number of restarts is exhausted. The
+    result is the student with the fewest errors. Ctrl-C returns the best one so far.
 
-    The outcome depends on the seed and the number of restarts, not on the workers: of several
-    restarts that solve the problem the first by number counts, and those before it are waited for.
-    A time limit that cuts the search short decides how many there are.
+    The outcome depends on the seed and the number of restarts, not on the workers: if several
+    restarts solve the problem, the one with the lowest number counts, and the search ends when all
+    before it have ended. If the time limit is reached, it determines the number of restarts.
 
     Args:
         problem: patterns (P, N) of two values, or a :class:`~mcover.Perceptron`, a
             :class:`~mcover.Committee` or a :func:`~mcover.teacher_student`.
-        labels: of patterns, (P,), any two values.
-        hidden: hidden units K of patterns; 1, a perceptron, by default.
-        time_limit: seconds of searching, after kernels are compiled or loaded; None searches until
-            it is solved, or for ``restarts``.
-        restarts: how many at most.
-        bits: of a weight. With b bits weights are odd numbers up to 2^b − 1 in size, sums of that
-            many ±1 students: they fit more where no ±1 student fits all.
-        seed: of everything that is drawn.
+        labels: the labels of the patterns, (P,), any two values.
+        hidden: the number K of hidden units; 1 by default, a perceptron.
+        time_limit: seconds of search, not counting the compilation of kernels; None searches until
+            the problem is solved, or for ``restarts``.
+        restarts: the maximum number of restarts.
+        bits: bits per weight. With b bits, weights are odd numbers up to 2^b − 1 in size, sums of
+            2^b − 1 ±1 students. They fit more patterns if no ±1 student fits all; the how-to on
+            ``solve`` has measurements.
+        seed: the seed of all random numbers.
         workers: threads, or tasks in flight on an executor; one for each CPU by default.
-        executor: any executor of ``concurrent.futures`` in place of threads.
-        interrupt: called a few times a second; once it is true, the search ends.
-        progress: True for a bar with the best so far, or a function of a
+        executor: any executor of ``concurrent.futures`` to use instead of threads.
+        interrupt: a function that is called a few times a second; once it returns true, the search
+            ends.
+        progress: True for a progress bar with the best student so far, or a function of a
             :class:`~mcover.annealing.SolveStatus`.
 
     >>> import mcover
@@ -100,7 +102,7 @@ def solve(
         workers = checks.check_int("workers", workers, 1)
     executor = check_executor(executor)
     if interrupt is not None:
-        checks.check_callable("interrupt", interrupt, "a function that says when to stop, or None")
+        checks.check_callable("interrupt", interrupt, "a function that returns a bool, or None")
     if not isinstance(progress, bool):
         checks.check_callable("progress", progress, "True, False or a function of a SolveStatus")
     search = _Search(given, seed_sequence(seed), most, bits, time_limit)
@@ -132,7 +134,7 @@ def _shown(search: _Search, progress: Any) -> Iterator[Callable[[], None]]:
 
 
 class _Search:
-    """Restarts by number, and the best of what they came to."""
+    """The restarts of a search, by number."""
 
     def __init__(
         self, problem: Problem, seed: SeedSequence, most: int, bits: int, limit: float | None
@@ -153,7 +155,7 @@ class _Search:
         interrupt: Callable[[], bool] | None,
         show: Callable[[], None],
     ) -> None:
-        """Searches until it is solved or over; the caller's thread listens."""
+        """Searches until the problem is solved or the search is over."""
         from mcover.annealing.states import compile_kernels, pack_columns
         from mcover.annealing.temperatures import freezing_temperature
 
@@ -171,7 +173,7 @@ class _Search:
             is_over = self.interrupted or self.deadline.is_over()
             if is_over and halt is not None:
                 halt.set()
-            # There is something to return once the first attempts have ended.
+            # As long as no attempt has ended, there is no student to return.
             return self._is_decided() or (is_over and bool(self.attempts))
 
         next_task = partial(self._next, halt)
@@ -210,7 +212,7 @@ class _Search:
             self.first_solved = min(self.first_solved, number)
 
     def _is_decided(self) -> bool:
-        """Solved, by the first that did, with all before it known."""
+        """Whether a restart solved the problem, and all before it have ended."""
         if self.first_solved == self.most:
             return False
         return all(number in self.attempts for number in range(self.first_solved))
@@ -222,19 +224,21 @@ class _Search:
         return SolveStatus(len(self.attempts), best, self.size[0], elapsed, limit)
 
     def _counted(self) -> dict[int, Attempt]:
-        """The restarts that count: those without a gap before them, and all if that is none.
+        """The restarts that count for the outcome.
 
-        Where the time was over, later ones may have come to an end before earlier ones; they do
-        not count, unless one of them found what the others did not.
+        These are all up to the first that solved the problem, or else 0, 1, … up to the first that
+        is missing. When the time is over, a restart may have finished before an earlier one. It
+        does not count, because the outcome would depend on the workers. If no restart is left by
+        this rule, all count, since any student is better than none.
         """
         done = {n: one for n, one in sorted(self.attempts.items()) if one.finished}
         if self.first_solved in done:
             return {n: one for n, one in done.items() if n <= self.first_solved}
-        whole = {n: one for n, one in done.items() if all(k in done for k in range(n))}
-        return whole or done or dict(sorted(self.attempts.items()))
+        unbroken = {n: one for n, one in done.items() if all(k in done for k in range(n))}
+        return unbroken or done or dict(sorted(self.attempts.items()))
 
     def solution(self) -> Solution:
-        """The best student, checked once more on every pattern."""
+        """The best student, checked on every pattern."""
         counted = self._counted()
         if not counted:
             raise KeyboardInterrupt  # stopped before anything was found
@@ -249,7 +253,7 @@ class _Search:
         if self.bits == 1 and errors != best.errors:
             raise RuntimeError(
                 f"the search counted {best.errors} errors and the check {errors}: this is a bug "
-                "of mcover; please report it with the seed."
+                "in mcover; please report it with the seed."
             )
         return Solution(
             weights=weights,
@@ -260,7 +264,7 @@ class _Search:
             errors=errors,
             patterns=self.size[0],
             margin=margin,
-            restarts=len(counted),
+            restarts=sum(one.finished for one in counted.values()),
             restart=number,
             readout=readout,
             options=self.known[number],
@@ -273,7 +277,7 @@ class _Search:
     def _summed(
         self, counted: dict[int, Attempt], single: NDArray[np.int16], number: int, readout: str
     ) -> tuple[NDArray[np.int16], int, str]:
-        """The best of a single student, sums of the best students, and sums of covers."""
+        """The best of: the single student, a sum of the best students, and sums of covers."""
         terms = 2**self.bits - 1
         candidates = [(single, number, readout)]
         ordered = sorted(counted, key=lambda n: (counted[n].errors, n))
@@ -291,13 +295,13 @@ class _Search:
 
 
 def check_student(problem: Problem, weights: NDArray[np.integer[Any]]) -> tuple[int, float]:
-    """Errors and the smallest margin, from patterns and weights alone: no packed bits.
+    """Errors and smallest margin, computed from patterns and weights without packed bits.
 
-    Shape: weights (sites,), whole numbers.
+    Shape: weights (sites,), integers.
     """
     units = weights.reshape(problem.hidden, problem.inputs).astype(np.float64)
     errors, margin = 0, np.inf
-    step = max(1, 2**22 // problem.inputs)  # rows at a time: 32 MB of floats
+    step = max(1, 2**22 // problem.inputs)  # rows at a time, 32 MB of floats
     for begin in range(0, len(problem.patterns), step):
         part = slice(begin, begin + step)
         fields = problem.patterns[part].astype(np.float64) @ units.T

@@ -1,4 +1,4 @@
-"""Making a chain for the compiled annealer from patterns, routes and weights, and checking it."""
+"""Makes the state of a chain from patterns, routes and weights, and reads its margins."""
 
 import math
 import time
@@ -44,10 +44,10 @@ def _pack(bits: NDArray[np.bool_]) -> Words:
 
 
 def pack_columns(patterns: NDArray[np.int8], labels: NDArray[np.int8] | None = None) -> Words:
-    """Bits of the patterns (P, N), gauged by their labels, column by column, uint64 (N*W,).
+    """The bits of the patterns (P, N), multiplied by their labels, by column, uint64 (N*W,).
 
-    Bit μ % 64 of word i*W + μ//64 is set where y_μ x_μi = +1; W is P/64 rounded up to a multiple
-    of 8. Blocks of columns keep the memory on the way small.
+    Bit μ % 64 of word i*W + μ//64 is set if y_μ x_μi = +1; W is P/64 rounded up to a multiple of 8.
+    Columns are packed in blocks to limit temporary memory.
     """
     count, inputs = patterns.shape
     words = _words(count)
@@ -75,11 +75,11 @@ def _sizes(
 
 
 def state_bytes(inputs: int, patterns: int, hidden: int, covers: int, destinations: int) -> int:
-    """Bytes that one chain takes, with columns, given routes and what a rule needs; at most."""
+    """An upper bound of the bytes of one chain, with columns, routes, and any rule."""
     sites = hidden * inputs
     words = sum(_sizes(inputs, patterns, hidden, covers, destinations, ODD))
     words += (inputs + 1) * _words(patterns) + 2 * inputs + destinations * patterns // 16 + 1024
-    words += destinations * (covers * (_words(patterns) // WORDS + 1) + 1)  # what is unsatisfied
+    words += destinations * (covers * (_words(patterns) // WORDS + 1) + 1)  # `Unsatisfied`
     return 8 * words + sites * (2 * covers * destinations + 6 * covers + 2)
 
 
@@ -92,12 +92,12 @@ def make_state(
     weights: NDArray[np.int8],
     energy: str = "linear",
 ) -> State:
-    """A chain at the given weights, with all counters built from scratch.
+    """The state of a chain at the given weights, with all counters built from scratch.
 
-    With hidden = 1 the network is a perceptron, and "linear" the energy of its margins.
+    With hidden = 1 the network is a perceptron, and "linear" is the energy of its margins.
 
-    Shape: columns from `pack_columns`, shared and never written; routes (S, K*N, M), ρ[s,q,α] the
-    cover from which context (s, α) reads weight q, M <= 255; weights (M, K*N), ±1, copied.
+    Shape: columns from `pack_columns`, shared and not written to; routes (S, K*N, M), where context
+    (s, α) reads weight q from cover ρ[s,q,α], M <= 255; weights (M, K*N), ±1, copied.
     """
     destinations, sites, covers = routes.shape
     words, terms = _words(patterns), inputs if hidden == 1 else hidden
@@ -135,8 +135,8 @@ def make_state(
 def random_weights(rng: Words, covers: int, sites: int) -> NDArray[np.int8]:
     """Uniform ±1 weights, int8 (covers, sites).
 
-    Cover after cover, each draw gives 64 weights, lowest bit first, a set bit being +1; a new cover
-    starts with a new draw.
+    Covers are filled in order. Each draw gives 64 weights, lowest bit first, where a set bit is +1;
+    every cover starts with a new draw.
     """
     weights = np.empty((covers, sites), dtype=np.int8)
     for beta in range(covers):
@@ -160,10 +160,10 @@ def _invert(routes: NDArray[np.uint8], inverse: NDArray[np.uint8]) -> None:
 
 @njit()
 def _build(state: State) -> None:
-    """Count the agreeing weights of every context, then its right votes, one at a time.
+    """Count the agreeing weights of every context, then its correct votes, one at a time.
 
-    It starts from n = 0 and steps each counter up once for every agreeing weight. The counters pass
-    only through values that `counter_depth` allows for, so no intermediate value overflows.
+    Counters start at n = 0 and step up once for every agreeing weight. So they only take values
+    that `counter_depth` allows for, and no intermediate value overflows.
     """
     covers, sites = state.weights.shape
     hidden, inputs, destinations = state.hidden, state.inputs, state.destinations
@@ -187,7 +187,7 @@ def _build(state: State) -> None:
                 clear_counter(state.vote_planes, at, state.vote_depth, hidden)
             for row in range(c * hidden, (c + 1) * hidden):
                 at = (row * blocks + j) * depth * WORDS
-                # An empty step: nothing moves, and the signs come back.
+                # An empty step changes nothing and returns the masks.
                 negative, zero, minus = step_counter(state.planes, at, depth, none, none)
                 if hidden == 1:
                     write_masks(state, state.masks, row, j, state.form, negative, zero, minus)
@@ -198,7 +198,7 @@ def _build(state: State) -> None:
 
 @njit()
 def _energy(state: State) -> int:
-    """The lifted energy in units, read off the counters: Σ over k < 0 of 1, -k-1 or -2k-1."""
+    """The lifted energy in units from the counters: Σ over k < 0 of 1, -k-1 or -2k-1."""
     planes, depth = state.planes, state.depth
     if state.hidden > 1:
         planes, depth = state.vote_planes, state.vote_depth
@@ -217,23 +217,23 @@ def _energy(state: State) -> int:
 
 
 def margins(state: State) -> Integers:
-    """Whole-number margins read off the counters: 2n - N, or 2n - K votes, shape (contexts, P)."""
+    """Integer margins from the counters: 2n - N, or 2n - K for votes, shape (contexts, P)."""
     planes, depth, terms = state.planes, state.depth, state.inputs
     if state.hidden > 1:
         planes, depth, terms = state.vote_planes, state.vote_depth, state.hidden
     octets = planes.astype("<u8").view(np.uint8).reshape(-1, state.valid.size // WORDS, depth, 64)
     bits = np.unpackbits(octets, axis=-1, bitorder="little")
     worth = 1 << np.arange(depth)
-    worth[-1] *= -1  # the sign
+    worth[-1] *= -1  # the sign bit in two's complement
     k = (bits * worth[:, None]).sum(axis=2).reshape(len(bits), -1)[:, : state.patterns]
     return 2 * (k + terms // 2 + 1) - terms
 
 
 @cache
 def compile_kernels(rule: Rule = "glauber") -> float:
-    """Compiles what a chain needs, or loads it from the cache on disk; returns the seconds taken.
+    """Compiles the kernels of a chain, or loads them from the cache; returns the seconds taken.
 
-    Without this the first chain would do it, and its time would count. Once is enough.
+    Otherwise the first chain would do it, and its measured time would include it.
     """
     begin = time.perf_counter()
     draw_bank(GaussianRing(), 3, 1, 1, seed=0)

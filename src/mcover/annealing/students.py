@@ -1,7 +1,13 @@
-"""Whether a solution has been found: whether the collapsed student is right on all patterns.
+"""Checks whether the collapsed student classifies all patterns correctly.
 
-Covers agree on it long before each of their contexts is at rest. A look takes about a nanosecond a
-weight: 512 patterns are counted at once, and the first of them that is wrong ends it.
+This happens well before the lifted energy is zero, which short schedules rarely reach. The check
+takes about a nanosecond per weight, once per sweep: 512 patterns are counted at once, and the first
+block with a misclassified pattern ends it.
+
+No counters are kept for the student, so the agreeing weights are counted from scratch. A carry-save
+adder takes eight columns at a time: full adders reduce them to one carry, and only that carry is
+added to the planes of a counter. One step of the counter for every column would give the same
+counts with several times as many operations.
 """
 
 from typing import Any
@@ -24,14 +30,14 @@ from mcover.annealing.bits import (
 from mcover.annealing.chain import State
 from mcover.compiled import njit
 
-_LOW = 3  # planes of a counter that stay in registers: eight columns make one carry
+_LOW = 3  # planes of a counter that stay in registers: eight columns give one carry
 
 
 @njit()
 def solved(state: State, site_sums: NDArray[np.int16]) -> bool:
-    """Whether the lifted energy is zero, or the majority of covers is right on every pattern.
+    """Whether the lifted energy is zero, or the majority of the covers makes no error.
 
-    Of two covers that disagree cover 0 counts. Shape: site_sums (K*N,), the sums over covers.
+    Cover 0 decides ties. Shape: site_sums (K*N,), the sums over covers.
     """
     if state.energy[0] == 0 or state.weights.shape[0] == 1:  # one cover is its own student
         return bool(state.energy[0] == 0)
@@ -61,7 +67,7 @@ def solved(state: State, site_sums: NDArray[np.int16]) -> bool:
 
 @njit(forceinline=True)
 def _add(a: Any, b: Any, c: Any) -> Any:
-    """Three bits as one of the same weight and one of twice that."""
+    """A full adder: the sum and the carry of three bits."""
     return a ^ b ^ c, (a & b) | (c & (a ^ b))
 
 
@@ -76,8 +82,8 @@ def _disagreeing(
     fours = broadcast(ONES if start & 4 else np.uint64(0))
     for i in range(depth):
         store(planes, i * WORDS, broadcast(ONES if (start >> (i + _LOW)) & 1 else np.uint64(0)))
-    whole = flips.size & ~7
-    for i in range(0, whole, 8):
+    in_eights = flips.size & ~7
+    for i in range(0, in_eights, 8):
         a = load(columns, at) ^ broadcast(flips[i])
         b = load(columns, at + stride) ^ broadcast(flips[i + 1])
         ones, twos_a = _add(ones, a, b)
@@ -95,7 +101,7 @@ def _disagreeing(
         fours, eights = _add(fours, fours_a, fours_b)
         step_counter(planes, 0, depth, eights, none)
         at += 8 * stride
-    for i in range(whole, flips.size):
+    for i in range(in_eights, flips.size):
         ones, twos_a = _add(ones, load(columns, at) ^ broadcast(flips[i]), none)
         twos, fours_a = _add(twos, twos_a, none)
         fours, eights = _add(fours, fours_a, none)

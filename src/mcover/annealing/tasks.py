@@ -1,7 +1,10 @@
-"""Calls on threads of this process or on a user's executor, with what a dead worker lost run again.
+"""Runs numbered tasks on threads of this process or on a user's executor.
 
-Tasks are numbered. Which task has which number, and what it computes, never depends on who is done
-first: results of a seed are the same on any number of workers and on any executor.
+A task is a function and its arguments, which include its seed. The number and the arguments of a
+task never depend on which task finished first. So a seed gives the same results with any number of
+workers and on any executor, and a task whose worker died can run again with the same result. A task
+that kept state outside its arguments, or a plan that read results in the order of arrival, would
+break both.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ from mcover import checks
 from mcover.errors import McoverWarning
 
 POLL_SECONDS = 0.2
-IN_FLIGHT = 32  # on an executor, whose number of workers is not known
+IN_FLIGHT = 32  # for an executor, whose number of workers is not known
+
+SLICE_SECONDS = 0.05
 
 T = TypeVar("T")
 
 
 def check_executor(executor: Any) -> Executor | None:
-    """An executor of `concurrent.futures`, or None."""
+    """Refuses anything but an executor of `concurrent.futures`, or None."""
     submit = getattr(executor, "submit", None)
     if executor is None or (callable(submit) and not isinstance(executor, type)):
         return executor
@@ -39,18 +44,18 @@ def run_tasks(
     should_stop: Callable[[], bool],
     halt: threading.Event | None = None,
 ) -> None:
-    """Runs tasks 0, 1, … until there are no more, or ``should_stop``.
+    """Runs tasks 0, 1, … until there are no more, or ``should_stop`` returns true.
 
     Args:
-        executor: where they run. A task whose worker died runs again there, and in this process
-            where the executor is broken.
-        next_task: the next function and its arguments; None where there is none before another
-            result has come in, or at all.
+        executor: runs the tasks. A task whose worker died is submitted again; once the executor is
+            broken, the remaining tasks run in this process.
+        next_task: returns the next function and its arguments, or None if there is none now.
         receive: called in this thread with the number and the result of each task.
-        in_flight: tasks that are submitted at a time.
-        should_stop: asked a few times a second; tasks that have not begun are cancelled then.
-        halt: set at the end; tasks look at it, and what those still running return then is received
-            too. Without it they are left to themselves.
+        in_flight: the number of tasks that are submitted at a time.
+        should_stop: called a few times a second; if it returns true, tasks that have not started
+            are cancelled.
+        halt: an event that is set at the end. Tasks that are still running then return early, and
+            their results are received too. Without it, running tasks are abandoned.
     """
     running: dict[Future[T], int] = {}
     tasks: dict[int, tuple[Callable[..., T], tuple[Any, ...]]] = {}
@@ -99,29 +104,39 @@ def run_tasks(
 
 
 def _is_of_a_dead_worker(error: Exception) -> bool:
-    """Whether the pool failed and not the task, e.g. by Dask's KilledWorker."""
+    """Whether a worker failed and not the task, e.g. Dask's KilledWorker."""
     libraries = ("distributed", "loky", "joblib")
     return isinstance(error, BrokenExecutor) or type(error).__module__.split(".")[0] in libraries
 
 
 def _say_broken(error: Exception) -> None:
     warnings.warn(
-        f"the executor is broken ({type(error).__name__}: a worker died); what is left runs in "
+        f"the executor is broken ({type(error).__name__}: a worker died); the rest runs in "
         "this process. Write a new executor for the next call.",
         McoverWarning,
         stacklevel=5,
     )
 
 
+def next_slice(sweeps: int, made: int, seconds: float) -> int:
+    """The number of sweeps of the next slice, after a slice of ``made`` in ``seconds``.
+
+    Compiled code cannot be interrupted, so it runs for a twentieth of a second at a time. The
+    length of slices depends on the clock, but does not change the trajectory, because the whole
+    state is in the chain and its generator. State that lasted for one slice only would break this.
+    """
+    return max(1, min(2 * sweeps, int(made * SLICE_SECONDS / max(seconds, 1e-6))))
+
+
 class Deadline:
-    """Whether the time is over: of a limit in seconds, on the clock of this process."""
+    """A time limit in seconds, on the clock of this process."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
         self.start()
 
     def start(self) -> None:
-        """Starts the clock once more."""
+        """Restarts the clock."""
         self.begin = time.perf_counter()
 
     def elapsed(self) -> float:
@@ -129,7 +144,7 @@ class Deadline:
         return time.perf_counter() - self.begin
 
     def left(self) -> float | None:
-        """Seconds that are left; None without a limit."""
+        """Seconds left; None without a limit."""
         return None if self.seconds is None else max(0.0, self.seconds - self.elapsed())
 
     def is_over(self) -> bool:

@@ -1,9 +1,14 @@
-"""The temperature at which one copy begins to freeze, measured on the problem itself.
+"""Measures the temperature at which one copy starts to freeze.
 
-It makes problems comparable whose energies are not: with T₀ where one copy accepts 12 % of its
-proposals, the same multiples of T₀ suit random patterns and pixels, few and many of them,
-perceptrons and committee machines. The probe has a seed of its own: T₀ is a property of the data,
-so every read and every restart has the same one.
+The energy is a sum over patterns, so its scale differs between problems, but the acceptance of
+proposals is comparable. T₀ is the temperature at which one copy accepts 12 % of them. The same
+multiples of T₀ suit random patterns and pixels, few and many patterns, perceptrons and committee
+machines. With one start temperature for all problems, no method of the study of structured patterns
+solved any of ten instances of pixels or of the committee machine. The multiples of each method were
+chosen together with the 12 %, so a change of one requires new values of the others.
+
+The measurement has its own fixed seed: T₀ is a property of the data, the same for every read and
+every restart, so reads do not depend on their number.
 """
 
 import math
@@ -23,9 +28,9 @@ from mcover.compiled import njit
 ACCEPTED = 0.12
 _SEED = 0x7E3
 _COOLING = 0.8
-_PROPOSALS = 8000  # counted at each temperature, at least: T₀ varies by 2 % with the seed then
+_PROPOSALS = 8000  # counted at each temperature, at least; T₀ then varies by 2 % with the seed
 _FREE = 0.2
-_STEPS = 60  # 0.8⁶⁰ is a millionth of the size of a change
+_STEPS = 60  # 0.8⁶⁰ is about a millionth
 
 
 @njit()
@@ -39,12 +44,12 @@ def _changes(state: State) -> float:
 
 
 def freezing_temperature(columns: Words, size: tuple[int, int, int], energy: str) -> float:
-    """T₀ of a problem with (patterns, hidden, inputs), cooling one copy until it is there.
+    """T₀ of a problem of size (patterns, hidden, inputs), by cooling one copy until it freezes.
 
-    It starts at the typical change of energy, where almost half of the proposals are accepted.
-    Where a solution is found on the way fewer may never be accepted, since flips are free there:
-    then it is the temperature at which the energy came to zero, or a fifth of the typical change,
-    which is where random patterns freeze.
+    Cooling starts at the typical change of energy, where almost half of the proposals are accepted.
+    A copy that finds a solution may never freeze, because some flips cost no energy there. Then T₀
+    is the temperature at which the energy reached zero, but at least a fifth of the typical change,
+    where random patterns freeze.
     """
     sites = size[1] * size[2]
     rng = np.random.SeedSequence(_SEED).generate_state(4, np.uint64).astype(np.uint64)
@@ -59,7 +64,7 @@ def freezing_temperature(columns: Words, size: tuple[int, int, int], energy: str
         done = advance(state, np.full(sweeps, temperature), 0.0, "glauber", "random", rng)
         accepted = float(done.accepted.sum() / done.proposals.sum())
         if accepted <= ACCEPTED:
-            # Between this temperature and the one before, acceptance is taken as linear in log T.
+            # Interpolate between two temperatures; acceptance is taken as linear in log T.
             share = (ACCEPTED - accepted) / (before - accepted)
             return float(temperature / _COOLING**share)
         if state.energy[0] == 0:
@@ -69,10 +74,10 @@ def freezing_temperature(columns: Words, size: tuple[int, int, int], energy: str
 
 
 def resolve(options: AnnealOptions, problem: Problem, columns: Words) -> AnnealOptions:
-    """Options whose temperatures are known: those of an :class:`AutoSchedule` are measured."""
+    """Replaces an :class:`AutoSchedule` by the schedule for the measured T₀."""
     if not isinstance(options.schedule, AutoSchedule):
         return options
-    hot = 1.0  # descent has no temperatures, only a number of sweeps
+    hot = 1.0  # descent uses only the number of sweeps
     if options.rule != "descent":
         size = len(problem.patterns), problem.hidden, problem.inputs
         hot = freezing_temperature(columns, size, options.energy)
@@ -80,11 +85,11 @@ def resolve(options: AnnealOptions, problem: Problem, columns: Words) -> AnnealO
 
 
 def with_temperature(options: AnnealOptions, hot: float) -> AnnealOptions:
-    """Options with an :class:`AutoSchedule`, where T₀ is ``hot``."""
+    """Replaces the :class:`AutoSchedule` of options by the schedule for T₀ = ``hot``."""
     assert isinstance(options.schedule, AutoSchedule)
     factor = 0.5
-    if options.method.covers > 1:
-        # Replicas that attract each other begin to agree at twice the temperature of covers.
+    if options.method.covers > 1 and options.method.coupling:
+        # Copies that attract each other start to agree at higher temperatures.
         factor = 1.4 if isinstance(options.method, RSA) else 0.7
     if options.rule == "repair":
         factor *= 0.5

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
-    """The course of each read at recorded sweeps, (reads, points); NaN where it did not get to."""
+    """The course of each read at recorded sweeps, (reads, points); NaN after the end of a read."""
 
-    sweep: NDArray[np.int64]  # which sweeps, (points,)
+    sweep: NDArray[np.int64]  # the recorded sweeps, (points,)
     temperature: NDArray[np.float64]  # their temperatures, (points,)
     energy: NDArray[np.float64]  # lifted energy per cover and pattern
-    acceptance: NDArray[np.float64]  # accepted share of the proposals since the point before
+    acceptance: NDArray[np.float64]  # accepted share of the proposals since the previous point
     overlap: NDArray[np.float64]  # teacher overlap R of the mean of the covers
     cover_overlap: NDArray[np.float64]  # mean overlap between pairs of covers
 
@@ -33,9 +33,9 @@ class Trajectory:
     def plot(self, title: str = "") -> Figure:
         """Energy, overlaps and acceptance of each read (thin) and their mean (thick).
 
-        A figure of matplotlib's, which is in the extra ``plot``: ``.plot().savefig("run.png")``. A
-        notebook shows it by itself.
+        It returns a matplotlib figure, e.g. for ``.plot().savefig("run.png")``; matplotlib is in
+        the extra ``plot``. Notebooks display the figure.
         """
         from mcover.figures import annealing_figure
 
-        return annealing_figure({"": self}, title)
+        return annealing_figure({"": vars(self)}, title)

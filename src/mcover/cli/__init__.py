@@ -1,4 +1,4 @@
-"""The command line: ``mcover demo`` and ``mcover anneal``."""
+"""The command line: ``mcover demo``, ``mcover anneal`` and ``mcover solve``."""
 
 from mcover.cli.main import main
 

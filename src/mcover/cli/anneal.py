@@ -1,11 +1,9 @@
-"""``mcover anneal``: ±1 weights for a teacher's patterns or for patterns from a file."""
+"""``mcover anneal``: anneals ±1 weights on a teacher's patterns or on patterns from a file."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mcover import (
@@ -17,24 +15,21 @@ from mcover import (
     Vanilla,
     anneal,
     checks,
-    teacher_student,
 )
 from mcover.annealing import (
     AnnealOptions,
     AutoSchedule,
     Method,
-    Problem,
     Schedule,
-    Ties,
-    load_problem,
 )
 from mcover.cli.output import draw, say
+from mcover.cli.sources import add_run, add_source, or_none, output_of, problem_of
 
 _METHODS: dict[str, type[Method]] = {one.kind: one for one in (MCover, RSA, Vanilla)}
 _TOPOLOGIES = {one.kind: one for one in (GaussianRing, Uniform)}
 _RING = ("sigma", "shift")
 
-# Texts only: names, types, choices and defaults are those of the dataclass fields.
+# Only texts: names, types, choices and defaults come from the dataclass fields.
 _METHOD_HELP = {
     "covers": "copies M (mcover, rsa)",
     "bank": "destinations S that are kept, or none for all (mcover)",
@@ -55,14 +50,6 @@ _OPTIONS_HELP = {
 }
 
 
-# Options of each source of patterns, with their defaults; None is that of the function called.
-_SOURCES: dict[str, dict[str, Any]] = {
-    "perceptron": {"n": 1000, "alpha": 1.58, "ties": None},
-    "committee": {"n": 201, "alpha": 2.0, "hidden": 5},
-    "FILE": {"hidden": 1},
-}
-
-
 def add_command(commands: Any) -> None:
     """Adds ``anneal``."""
     parser = commands.add_parser(
@@ -73,14 +60,7 @@ def add_command(commands: Any) -> None:
         "mcover anneal votes.csv --reads 20",
     )
     parser.set_defaults(run=run)
-    parser.add_argument(
-        "source",
-        metavar="perceptron|committee|FILE",
-        help="a perceptron or a committee machine that learns from a random teacher, or your own "
-        "patterns of two values: an .npz file with patterns (P, N), labels (P,) and optionally "
-        "teacher, or an .npy or .csv file with the labels in the last column",
-    )
-    _add_source_options(parser.add_argument_group("problem"))
+    add_source(parser)
     _add_method_options(parser.add_argument_group("method"))
     annealing = parser.add_argument_group("annealing")
     annealing.add_argument(
@@ -95,59 +75,8 @@ def add_command(commands: Any) -> None:
     _add_fields(annealing, AnnealOptions, _OPTIONS_HELP)
     running = parser.add_argument_group("run")
     running.add_argument("--reads", type=int, default=10, help="independent runs (%(default)s)")
-    running.add_argument(
-        "--seed", type=int, default=0, help="seed of the problem and of the reads (%(default)s)"
-    )
-    running.add_argument("--workers", type=int, help="threads (one for each CPU)")
-    running.add_argument(
-        "--output",
-        type=Path,
-        default=Path("out/anneal"),
-        help="writes OUTPUT.npz, the result, and OUTPUT.png, the picture (%(default)s)",
-    )
-
-
-def _add_source_options(group: Any) -> None:
-    def shown(name: str) -> str:
-        defaults = [f"{of[name]} of a {kind}" for kind, of in _SOURCES.items() if of.get(name)]
-        return ", ".join(defaults).replace("a FILE", "a file")
-
-    def add(name: str, of: type, text: str) -> None:
-        how = {"type": of, "default": argparse.SUPPRESS, "metavar": "X" if of is float else "N"}
-        group.add_argument(f"--{name}", help=f"{text} ({shown(name)})", **how)
-
-    add("n", int, "inputs N")
-    add("alpha", float, "patterns per weight, P/(K·N)")
-    add("hidden", int, "hidden units K; 1 is a perceptron")
-    group.add_argument(
-        "--ties",
-        choices=get_args(Ties),
-        default=argparse.SUPPRESS,
-        help="redraw patterns on which the teacher of a perceptron is undecided, or label them +1 "
-        f"({get_args(Ties)[0]})",
-    )
-
-
-def problem_of(given: argparse.Namespace) -> Problem:
-    """The problem that the arguments name: a teacher's patterns, or those of a file."""
-    source, written = given.source, vars(given)
-    kind = source if source in _SOURCES else "FILE"
-    every = dict.fromkeys(name for of in _SOURCES.values() for name in of)
-    if foreign := [name for name in every if name in written and name not in _SOURCES[kind]]:
-        remedy = "write committee" if foreign[0] == "hidden" else "leave it out"
-        raise McoverError(f"{source} has no --{foreign[0]}; {remedy}.")
-    chosen = {name: written.get(name, of) for name, of in _SOURCES[kind].items()}
-    chosen = {name: of for name, of in chosen.items() if of is not None}
-    if kind == "FILE":
-        if not Path(source).suffix and not Path(source).exists():
-            near = get_close_matches(source, _SOURCES, 1)
-            hint = f"; did you mean {near[0]}?" if near else "."
-            raise McoverError(
-                f"there is no file {source!r}; write perceptron, committee, or a file that ends in "
-                f".npz, .npy or .csv{hint}"
-            )
-        return load_problem(source, **chosen)
-    return teacher_student(**chosen, seed=[given.seed, 0])
+    files = "OUTPUT.npz, the result, and OUTPUT.png, the picture"
+    add_run(running, "reads", "out/anneal", files)
 
 
 def _add_method_options(group: Any) -> None:
@@ -174,8 +103,8 @@ def _add_fields(
 ) -> None:
     """An option for each field of a dataclass that has a text.
 
-    An option that was not written is absent from the namespace, so that a field has its own
-    default and an option of another method is noticed.
+    An option that was not given is absent from the namespace, so that the field keeps its default
+    and an option of another method is detected.
     """
     hints, default = get_type_hints(cls), cls() if default is None else default
     for field in dataclasses.fields(cls):
@@ -191,20 +120,13 @@ def _add_fields(
             if get_origin(hint) is Literal:
                 how["choices"] = get_args(hint)
             else:
-                how["type"] = _optional_int if type(None) in get_args(hint) else hint
+                how["type"] = or_none(int) if type(None) in get_args(hint) else hint
                 how["metavar"] = "X" if hint is float else "N"
         group.add_argument("--" + field.name.replace("_", "-"), **how)
 
 
-def _optional_int(text: str) -> int | None:
-    return None if text == "none" else int(text)
-
-
-_optional_int.__name__ = "integer or none"  # argparse shows it where the text is neither
-
-
 def options_of(given: argparse.Namespace) -> AnnealOptions:
-    """The options that the arguments spell; those not written have the dataclass's defaults."""
+    """The options from the arguments; options that were not given have the dataclass's defaults."""
     written = vars(given)
     cls = _METHODS[given.method]
     fields = {one.name for one in dataclasses.fields(cls)}
@@ -270,12 +192,12 @@ def spell_schedule(schedule: Schedule) -> str:
 def run(given: argparse.Namespace) -> None:
     """Anneals, prints a summary, writes the result and the picture.
 
-    Ctrl-C ends the reads. The result of what was reached is written all the same, unless no read
-    was finished and there is an older file.
+    Ctrl-C ends the reads. The current state is still written, unless no read was finished and there
+    is an older file.
     """
     checks.check_int("seed", given.seed, 0)
     checks.check_int("reads", given.reads, 1)
-    checks.check_writable(given.output)
+    target = output_of(given)
     options, problem = options_of(given), problem_of(given)
     say(str(problem))
     result = anneal(
@@ -286,7 +208,7 @@ def run(given: argparse.Namespace) -> None:
         progress=True,
         workers=given.workers,
     )
-    done, target = int(result.finished.sum()), Path(f"{given.output}.npz")
+    done = int(result.finished.sum())
     if result.interrupted:
         say(f"interrupted: {done} of {given.reads} reads were finished")
     if done:
@@ -296,6 +218,6 @@ def run(given: argparse.Namespace) -> None:
         raise KeyboardInterrupt
     say(f"result:  {result.save(target)} (mcover.annealing.AnnealResult.load)")
     title = f"{problem}, {options.method.kind}, {options.method.covers} covers"
-    draw(target.with_name(f"{given.output.name}.png"), lambda: result.plot(title))
+    draw(target.with_suffix(".png"), lambda: result.plot(title))
     if result.interrupted:
         raise KeyboardInterrupt

@@ -21,23 +21,24 @@ from mcover.cli.output import draw, say
 from mcover.extras import install
 from mcover.tables import table
 
-# Methods by name, each with the options of its own; two groups of settings.
+# The options of each method, in two groups of settings.
 _PAPER: dict[str, dict[str, Any]] = {
     "vanilla": {"method": mcover.Vanilla(), "schedule": PAPER.schedule},
     "RSA": {"method": mcover.RSA(3, coupling=1.0), "schedule": PAPER.schedule},
     "M-cover": {"method": PAPER.method, "schedule": PAPER.schedule},
 }
-# The best of each method at one setting for all families of the study `structured`.
+# The best settings of each method in the study `structured`, with one setting for all families.
 _RECOMMENDED: dict[str, dict[str, Any]] = {
     "vanilla": {"method": mcover.Vanilla(), "schedule": AutoSchedule(4000, factor=0.5)},
-    "RSA": {"method": mcover.RSA(5, coupling=1.0), "schedule": AutoSchedule(factor=1.0)},
+    "RSA": {"method": mcover.RSA(9, coupling=1.0)},
     "M-cover": {"method": AnnealOptions.method},
 }
 _GROUPS = {"paper": _PAPER, "recommended": _RECOMMENDED}
 _HEADLINES = {
     "paper": "The paper's settings: 3 copies, 3,901 temperatures from 0.4 to 0.01",
     "recommended": "Recommended settings (those of M-cover are the defaults of mcover.anneal):\n"
-    "5 copies, temperatures from the data, each run ends at its first solution",
+    "5 covers with a bank of 3, 9 replicas; temperatures from the data; a run ends at its first\n"
+    "solution",
 }
 _Found = dict[str, dict[str, AnnealResult]]
 _COVERS, _SEEDS, _BATCH, _TRAINED = 4, 5, 100, 1000  # of the network
@@ -68,7 +69,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> None:
-    """Runs the three parts; Ctrl-C prints what was finished of the second."""
+    """Runs the three parts; after Ctrl-C the second prints the teachers that were finished."""
     for name in ("n", "trials", "epochs"):
         checks.check_int(name, getattr(given, name), 1)
     mcover.teacher_student(given.n, given.alpha, seed=0)  # refuses bad sizes before any work
@@ -93,16 +94,11 @@ def _show_topology(folder: Path) -> None:
     ]
     say(table([f"{topology!r}, {covers} covers", "value"], rows) + "\n")
 
-    def picture() -> Any:
-        from mcover.figures import topology_figure
-
-        return topology_figure(topology, covers)
-
-    draw(folder / "topology.png", picture)
+    draw(folder / "topology.png", lambda: topology.plot(covers))
 
 
 def _compare_annealers(given: argparse.Namespace) -> None:
-    """Each method anneals the same problems, at the paper's settings and at the recommended."""
+    """Anneals the same problems with each method, at the paper's and the recommended settings."""
     from tqdm.auto import tqdm
 
     task = f"N = {given.n}, α = {given.alpha:g}"
@@ -130,7 +126,8 @@ def _compare_annealers(given: argparse.Namespace) -> None:
             "intervals.\n"
             "ε_g: generalization error of the collapse (mean of the covers). RSA: replicated\n"
             "simulated annealing, copies that attract each other. TTS99: seconds of one core\n"
-            "until a solution is found with 99 % certainty, by restarts; inf where none was."
+            "until restarts find a solution with 99 % certainty; inf if none was found.\n"
+            "TTS99 is what compares the two tables: recommended runs are far shorter."
         )
         of_paper = {name: [one["paper"][name] for one in found] for name in _PAPER}
 
@@ -138,7 +135,7 @@ def _compare_annealers(given: argparse.Namespace) -> None:
             from mcover.figures import annealing_figure
 
             return annealing_figure(
-                {name: _joined([one.trajectory for one in of]) for name, of in of_paper.items()},
+                {n: vars(_joined([r.trajectory for r in of])) for n, of in of_paper.items()},
                 f"±1 perceptron, {task}, the paper's settings, {len(found)} paired teachers",
                 {
                     n: np.array([r.generalization_error[0] for r in of])
@@ -154,7 +151,7 @@ def _compare_annealers(given: argparse.Namespace) -> None:
 def _paired_runs(n: int, alpha: float, trials: int) -> Iterator[_Found]:
     """One read of each method and setting for each teacher, in order, on threads.
 
-    Ctrl-C, or leaving the loop early, stops the threads and drops what they had not finished.
+    Ctrl-C, or an early end of the loop, stops the threads and drops unfinished teachers.
     """
     halt = threading.Event()
 
@@ -201,14 +198,14 @@ def _summary(found: dict[str, list[AnnealResult]]) -> str:
 
 
 def _joined(courses: Sequence[Trajectory]) -> Trajectory:
-    """Trajectories of runs with the same schedule as one trajectory of several reads."""
+    """Joins trajectories of runs with the same schedule to one of several reads."""
     names = ("energy", "acceptance", "overlap", "cover_overlap")
     stacked = {n: np.concatenate([getattr(course, n) for course in courses]) for n in names}
     return dataclasses.replace(courses[0], **stacked)
 
 
 def _compare_networks(epochs: int, folder: Path) -> None:
-    """The directed lift's collapse beside the plain network, on few of the digits."""
+    """Compares the collapse of the directed lift with the plain network on some of the digits."""
     import torch
     from sklearn.datasets import load_digits
     from tqdm.auto import tqdm
@@ -225,7 +222,7 @@ def _compare_networks(epochs: int, folder: Path) -> None:
         f"collapse of {_COVERS} covers": (_COVERS, epochs),
     }
     begin, curves = time.perf_counter(), {}
-    # Products this small take longer on several threads, and much longer on a busy machine.
+    # Such small products take longer on several threads, and much longer on a busy machine.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with tqdm(total=len(runs) * _SEEDS, unit="run") as bar:
@@ -257,7 +254,7 @@ def _compare_networks(epochs: int, folder: Path) -> None:
 
 
 def _train(images: Any, labels: Any, covers: int, epochs: int, seed: int) -> list[float]:
-    """Test error in percent after each epoch: of the collapse, or of the plain network."""
+    """Test error in percent after each epoch, of the collapse or the plain network."""
     import torch
     from torch import nn
     from torch.nn.functional import cross_entropy

@@ -1,4 +1,4 @@
-"""Entry point of ``mcover``: arguments, and the exit codes of errors and Ctrl-C."""
+"""Entry point of ``mcover``: arguments, and exit codes for errors and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import mcover
 from mcover import McoverError
-from mcover.cli import anneal, demo
+from mcover.cli import anneal, demo, solve
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             given = _parser().parse_args(written)
             given.run(given)
         finally:
-            sys.stdout.flush()  # here, where a closed pipe is noticed, also that of --help
+            sys.stdout.flush()  # raises BrokenPipeError here, also for --help
     except BrokenPipeError:  # e.g. mcover demo | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     demo.add_command(commands)
     anneal.add_command(commands)
+    solve.add_command(commands)
     return parser
 
 
@@ -54,7 +55,7 @@ def _exit(code: int, message: str) -> None:
 
 
 def _as_option(message: str, written: Sequence[str]) -> str:
-    """Names the option, not the field, in a message about a value from the command line."""
+    """Replaces the name of a field by that of the option in a message about its value."""
     field = re.match(r"(\w+)(?: of \w+)? is ", message)
     option = "--" + field[1].replace("_", "-").removeprefix("num-") if field else ""
     if field is None or not any(word.partition("=")[0] == option for word in written):

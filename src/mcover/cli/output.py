@@ -1,4 +1,4 @@
-"""Text of the commands: lines that appear at once, and where pictures were written."""
+"""Output of the commands: text and pictures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def say(text: str = "") -> None:
-    """Prints a line at once, also where the output is a pipe."""
+    """Prints a line and flushes it, also into a pipe."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def draw(path: Path, figure: Callable[[], Figure]) -> None:
-    """Writes a picture and says where; without matplotlib, says which extra is needed."""
+    """Writes a picture and prints its path; without matplotlib, prints the extra it needs."""
     if find_spec("matplotlib") is None:
         say(f"no {path.name}, which needs matplotlib: run {install('plot')}")
         return

@@ -1,8 +1,8 @@
 """Checkpoints that any number of ranks can load, through ``torch.distributed.checkpoint``.
 
-Whichever way a covered model was wrapped when it was saved (plain, DDP, FSDP, spread), its tensors
-have the names and shapes of the ordinary covered model, each rank writes what it holds, and any
-of the others can read it.
+A checkpoint does not depend on the wrapper of the covered model when it was saved (none, DDP, FSDP,
+spread): tensors have the names and shapes of the plain covered model, and each rank writes its
+parts. So it can be loaded with any wrapper and any number of ranks.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from mcover.nn.covered import Covered
 
 
 def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = None) -> None:
-    """Writes a checkpoint; called by all ranks, with a folder that all of them see.
+    """Writes a checkpoint; called by all ranks, with a folder that all of them can access.
 
     Args:
-        model: a covered model, one inside DDP or FSDP, or one whose covers are spread.
-        folder: where each rank writes a file.
-        optimizer: whose state to write as well.
+        model: a covered model, plain, inside DDP or FSDP, or spread.
+        folder: the folder in which each rank writes a file.
+        optimizer: an optimizer whose state is written too.
     """
     folder = _checked(model, folder, optimizer)
     if folder.exists() and not folder.is_dir():
@@ -52,8 +52,8 @@ def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
 def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = None) -> None:
     """Reads a checkpoint into a model lifted with the same settings; called by all its ranks.
 
-    The number of ranks, and the way that the model is wrapped, may be others than when it was
-    saved: one process can load it into what ``lift`` returned, and collapse it.
+    The number of ranks and the wrapper of the model may differ from those at saving: e.g. one
+    process can load the checkpoint into a plain covered model and collapse it.
     """
     folder = _checked(model, folder, optimizer)
     if not Path(folder, ".metadata").is_file():
@@ -62,7 +62,7 @@ def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
         state = _state(model, optimizer)
         read(state, checkpoint_id=folder, no_dist=alone)
         plain = _unwrapped(model)
-        if isinstance(plain, Spread):  # DTensors were views of its own tensors
+        if isinstance(plain, Spread):  # its tensors were read through DTensors that are views
             plain.set_extra_state(state["model"]["_extra_state"])
         else:
             set_model_state_dict(model, state["model"])
@@ -74,11 +74,12 @@ def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
 
 
 def beside_covers(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
-    """For ``fully_shard(covered, shard_placement_fn=beside_covers(ranks))``.
+    """Makes FSDP shard another axis than the covers.
 
-    FSDP shards dimension 0, which is the covers: with more ranks than covers some would hold
-    nothing. Here the longest of the others is sharded that so many ranks divide evenly, as FSDP
-    demands of them; where there is none, dimension 0 is.
+    Write ``fully_shard(covered, shard_placement_fn=beside_covers(ranks))``. FSDP shards dimension
+    0, the covers, so with more ranks than covers some ranks would hold nothing. With this function
+    it shards the longest other dimension that is divisible by the number of ranks, as FSDP
+    requires, or dimension 0 if there is none.
 
     >>> import torch
     >>> shapes = (3, 8, 16), (3, 5)
@@ -95,7 +96,7 @@ def beside_covers(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
 
 
 def _checked(model: Any, folder: Any, optimizer: Any) -> Path:
-    """The folder as a path; what is no model or optimizer is refused before torch sees it."""
+    """The folder as a path; refuses other objects as model or optimizer."""
     wanted = "what mcover.lift or mcover.distributed.spread returned, perhaps inside DDP or FSDP"
     checks.check_instance("model", model, nn.Module, wanted)
     if not any(isinstance(module, Covered) for module in model.modules()):
@@ -107,13 +108,13 @@ def _checked(model: Any, folder: Any, optimizer: Any) -> Path:
 
 @contextlib.contextmanager
 def _by_itself() -> Iterator[bool]:
-    """Whether this is a single process, which torch would warn of each time."""
+    """Whether this is a single process; silences torch's warning about that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield not dist.is_initialized()
 
 
-# What torch raises where ranks are gone, a disk is full, a file is damaged, or names do not fit.
+# Errors of torch for lost ranks, full disks, damaged files, or names that do not match.
 _FAILURES = (
     CheckpointException, RuntimeError, OSError, EOFError, LookupError, TypeError, ValueError,
     AssertionError, AttributeError,
@@ -122,7 +123,7 @@ _FAILURES = (
 
 @contextlib.contextmanager
 def _explained(done: str, folder: Path) -> Iterator[None]:
-    """Says what torch met while a checkpoint was written or read, on which rank."""
+    """Turns torch's exceptions into a McoverError that names the cause and the rank."""
     try:
         yield
     except McoverError:
@@ -136,8 +137,8 @@ def _explained(done: str, folder: Path) -> Iterator[None]:
             why = f"rank {rank}: {type(cause).__name__}: {cause}"
         raise McoverError(
             f"the checkpoint in {folder} could not be {done}: {why}. All ranks have to call this "
-            "with the same folder, which has space and can be written to; a checkpoint is read "
-            "into a model lifted with the same settings, and an optimizer of its parameters."
+            "with the same folder, which needs write access and space. A checkpoint can be read "
+            "into a model lifted with the same settings, and into an optimizer of its parameters."
         ) from error
 
 
@@ -159,7 +160,7 @@ def _state(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Any]:
 
 
 def _mapped(state: Any, function: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
-    """The state of an optimizer, with another tensor in the place of each, by its parameter."""
+    """The state of an optimizer with ``function(parameter's name, tensor)`` for each tensor."""
     tensors = {
         name: {k: function(name, v) if isinstance(v, Tensor) else v for k, v in values.items()}
         for name, values in state["state"].items()

@@ -1,8 +1,9 @@
-"""Processes that train together: how they start, compare their models, and fail together.
+"""Processes that train one model: their start, comparison of models, and common errors.
 
-A collective waits for all its ranks. So whatever may differ between them, or fail on one of them,
-is exchanged before it matters, and refused on all of them with the same message; a rank that has
-died, or is late by more than the timeout, ends the wait of the others with an error.
+A collective waits for all its ranks, so after an error on one rank the others would wait. So ranks
+first exchange everything that may differ between them, and their errors, and all raise the same
+error. If a rank has died, or is late by more than the timeout, the collective ends with an error on
+the others.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ _NOT_STARTED = (
 
 
 def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMesh:
-    """The mesh covers × data of all processes, as torchrun started them.
+    """The mesh covers × data of all processes that torchrun started.
 
-    Ranks along "covers" hold the covers of one model between them and see the same batch; those
-    along "data" hold the same covers and see different batches. Neighbouring ranks, which share a
-    host, lie along "covers": meetings move more than gradients do.
+    Ranks along "covers" hold the covers of one model and get the same batch; ranks along "data"
+    hold the same covers and get different batches. Neighbouring ranks, which share a host, are
+    along "covers", because meetings move more bytes than gradients.
 
     Args:
-        cover_ranks: ranks that a model's covers are spread over; None is all of them, and 1 leaves
-            covers together, for DDP or FSDP.
+        cover_ranks: the number of ranks over which the covers of a model are spread; None is all
+            ranks, and 1 keeps the covers together, for DDP or FSDP.
         timeout: seconds that a rank waits for the others before it gives up.
     """
     seconds = timedelta(seconds=checks.check_float("timeout", timeout, above=0, most=_LONGEST))
     if not dist.is_initialized():
         if "RANK" not in os.environ:
             raise McoverError(
-                "this process is not one of several: start it with torchrun, e.g. torchrun "
-                "--standalone --nproc-per-node 4 train.py, or call init_process_group before."
+                "this process has no rank: start it with torchrun, e.g. torchrun --standalone "
+                "--nproc-per-node 4 train.py, or call init_process_group first."
             )
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -72,7 +73,7 @@ def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMe
         )
     grid = torch.arange(world).view(-1, rows).T
     groups = {}
-    with failing_together("the making of groups"):
+    with failing_together("the creation of process groups"):
         for name, lines in zip(DIMENSIONS, (grid.T, grid), strict=True):
             for ranks in lines.tolist():
                 group = dist.new_group(ranks, timeout=seconds)  # called by all, in one order
@@ -87,8 +88,8 @@ def start(cover_ranks: int | None = None, *, timeout: float = 300.0) -> DeviceMe
 def check(covered: Covered, mesh: DeviceMesh | None = None) -> None:
     """Refuses, on all ranks, a covered model that is not the same on all of them.
 
-    DDP and FSDP copy weights from one rank to the others, but not the seed that routes come from:
-    with ``seed=None`` ranks would draw different ones. Call this after ``lift``.
+    DDP and FSDP copy weights from one rank to the others, but not the seed of the routes: with
+    ``seed=None`` ranks would draw different routes. Call this after ``lift``.
     """
     checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
     check_mesh(mesh)
@@ -96,7 +97,7 @@ def check(covered: Covered, mesh: DeviceMesh | None = None) -> None:
 
 
 def facts(covered: Covered) -> dict[str, Any]:
-    """What has to be the same on all ranks."""
+    """The facts that have to be the same on all ranks."""
     tensors = covered.state_dict()
     tensors.pop("_extra_state")
     settings = to_plain(covered.settings)
@@ -124,9 +125,10 @@ _REMEDIES = {
 
 
 def agree(own: Mapping[str, Any], groups: Sequence[Any], problem: str = "") -> None:
-    """Raises on all ranks if facts differ between any two of them, or one of them has a problem.
+    """Raises on all ranks if facts differ between two of them, or one of them has a problem.
 
-    Through several groups in turn: along each dimension of a mesh, and so to all of its ranks.
+    Facts are exchanged in one group after the other. With a group along each dimension of a mesh,
+    they reach all its ranks.
     """
     if not dist.is_initialized():
         raise McoverError(problem or _NOT_STARTED)
@@ -153,7 +155,7 @@ def agree(own: Mapping[str, Any], groups: Sequence[Any], problem: str = "") -> N
 
 
 def check_mesh(mesh: Any) -> None:
-    """Refuses what is no mesh; None is all processes, which must have been started."""
+    """Refuses anything but a mesh or None, and a process without a process group."""
     if mesh is not None:
         checks.check_instance("mesh", mesh, DeviceMesh, "mcover.distributed.start(...), or None")
     if not dist.is_initialized():
@@ -164,14 +166,14 @@ def check_mesh(mesh: Any) -> None:
 
 
 def groups_of(mesh: DeviceMesh | None) -> list[Any]:
-    """Groups through which all ranks of a mesh hear of each other; without one, the world."""
+    """A group along each dimension of a mesh; without a mesh, the group of all processes."""
     return [None] if mesh is None else [mesh.get_group(axis) for axis in range(mesh.ndim)]
 
 
 def in_step(covered: Covered, given: Sequence[Tensor], same: bool, group: Any) -> None:
-    """Refuses a forward in which ranks along "covers" do not do the same.
+    """Refuses a forward in which ranks along "covers" are out of step.
 
-    One small collective a forward, and a checksum of the inputs where covers share them.
+    It costs one small collective per forward, and a checksum of the inputs if covers share them.
     """
     shapes = str([(tuple(x.shape), x.dtype) for x in given]).encode()
     own = {
@@ -199,7 +201,7 @@ def in_step(covered: Covered, given: Sequence[Tensor], same: bool, group: Any) -
 
 @contextlib.contextmanager
 def failing_together(what: str) -> Iterator[None]:
-    """Says what a rank was waiting for when the others were lost."""
+    """Replaces an error of a collective by one that names what the collective was for."""
     try:
         yield
     except McoverError:
@@ -207,9 +209,9 @@ def failing_together(what: str) -> Iterator[None]:
     except RuntimeError as error:  # torch.distributed has no narrower class for all backends
         rank = dist.get_rank() if dist.is_initialized() else os.environ.get("RANK")
         raise McoverError(
-            f"rank {rank} lost the others in {what}: one of them has died, or did not come within "
-            "the timeout; the first error in their output says why. Start all ranks again, from "
-            f"the last checkpoint. ({str(error).splitlines()[0]})"
+            f"rank {rank} lost the others in {what}: one of them has died, or did not arrive "
+            "within the timeout; the first error in their output says why. Start all ranks again, "
+            f"from the last checkpoint. ({str(error).splitlines()[0]})"
         ) from error
 
 
@@ -223,7 +225,7 @@ def _crc(*tensors: Tensor) -> int:
 
 
 def _difference(mine: Any, other: Any) -> list[str]:
-    """The first place where two facts differ, short enough for a message."""
+    """The first difference of two facts, shortened for a message."""
     if isinstance(mine, Mapping) and isinstance(other, Mapping):
         mine, other = list(mine.items()), list(other.items())
     if isinstance(mine, list) and isinstance(other, list):

@@ -1,25 +1,25 @@
-"""Covers of one model on several ranks: each runs some of them, and a meeting is a collective."""
+"""Covers of one model on several ranks: each runs some of them, and meetings are collectives."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from mcover import checks
-from mcover.distributed.exchange import Exchange, Layout, RankRules, Reads, routed_models
+from mcover.distributed.exchange import Exchange, Layout, RankRules
 from mcover.distributed.ranks import DIMENSIONS, agree, facts, failing_together, groups_of, in_step
+from mcover.distributed.virtual_models import Reads, returned_to_stacks, routed_models
 from mcover.errors import McoverError
 from mcover.lifting import Directed
 from mcover.nn import directed, trees
 from mcover.nn.covered import Covered
-from mcover.nn.modules import without_graph
+from mcover.nn.modules import copied_with
 
 
 def spread(
@@ -29,12 +29,12 @@ def spread(
     layout: Layout | Literal["auto"] = "auto",
     check: bool = True,
 ) -> Spread:
-    """The part of a covered model that this rank runs; called by all ranks of the mesh.
+    """Returns the part of a covered model for this rank; called by all ranks of the mesh.
 
-    Every rank lifts the same model with the same seed, and keeps M/R of its covers. A forward gives
-    the outputs of those, (M/R, B, ...), so that ``cover_loss`` and the optimizer are the usual
-    ones; gradients are those of the sum over all M covers. Where the mesh has several ranks along
-    "data", wrap the result for them::
+    Every rank lifts the same model with the same seed, and keeps M/R of its covers. A forward
+    returns the outputs of those, (M/R, B, ...), so ``cover_loss`` and the optimizer work as usual.
+    Gradients are those of the sum over all M covers. If the mesh has several ranks along "data",
+    wrap the result::
 
         mesh = mcover.distributed.start(cover_ranks=4)
         covered = mcover.lift(model, covers=8, topology=mcover.Uniform(), seed=0)
@@ -42,13 +42,14 @@ def spread(
         wrapped = DistributedDataParallel(part, process_group=mesh.get_group("data"))
 
     Args:
-        covered: what ``lift`` or ``load`` returned, the same on all ranks. It is left as it is.
-        mesh: of :func:`start`, or any with dimensions named "covers" and "data".
-        layout: of the directed lift: "routed" gathers weights along the routes, "whole" keeps all
-            covers on each rank and sums gradients; "auto" takes the one that moves fewer bytes
-            (formulas: the page on scaling).
-        check: whether every forward makes sure that ranks are in step, which costs a small
-            collective and a checksum of the inputs.
+        covered: a covered model from ``lift`` or ``load``, the same on all ranks. It is not
+            changed.
+        mesh: the mesh of :func:`start`, or any with the dimensions "covers" and "data".
+        layout: the layout of the directed lift: "routed" gathers weights along the routes, "whole"
+            keeps all covers on each rank and sums gradients; "auto" is the one that moves fewer
+            bytes (the page on scaling has the formulas).
+        check: whether every forward checks that ranks are in step, by a small collective and a
+            checksum of the inputs.
 
     Raises:
         McoverError: on all ranks, if the covered model is not the same on all of them, or its
@@ -84,11 +85,11 @@ def _checked(given: object, mesh: Any, layout: Any, check: Any) -> dict[str, Any
 
 
 class Spread(Covered):
-    """Some of the covers of a model, in step with the ranks that hold the others.
+    """Some of the covers of a model; other ranks hold the others and run at the same time.
 
     Attributes:
         mesh: covers × data.
-        layout: how the directed lift is laid out: "routed" or "whole"; None for messages.
+        layout: the layout of the directed lift, "routed" or "whole"; None for messages.
         exchange: the collectives, and the bytes they have sent so far, ``exchange.sent``.
     """
 
@@ -96,14 +97,10 @@ class Spread(Covered):
         self.mesh, self.check = mesh, check
         self.exchange = Exchange(mesh.get_group("covers"), covered.covers)
         self.layout = _layout(covered, self.exchange, layout)
-        memo = without_graph(covered.net)
         held = slice(self.exchange.held.start, self.exchange.held.stop)
         divided = covered.state_stacks() | ({} if self.layout == "whole" else covered.stacks())
-        for stack in divided.values():
-            own = stack.detach()[held].clone()
-            trained = isinstance(stack, nn.Parameter)
-            memo[id(stack)] = nn.Parameter(own, stack.requires_grad) if trained else own
-        net = copy.deepcopy(covered.net, memo)
+        own = {stack: stack.detach()[held].clone() for stack in divided.values()}
+        net = copied_with(covered.net, own)
         rules = RankRules(self.exchange)
         super().__init__(net, covered.settings, covered.lifted, covered.state, covered.seed, rules)
         self.steps, self.redraws = covered.steps, covered.redraws
@@ -132,7 +129,7 @@ class Spread(Covered):
         return super().__call__(*args, **kwargs)
 
     def each(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs each cover of this rank on inputs of its own, (M/R, B, ...)."""
+        """Runs each cover of this rank on its own inputs, (M/R, B, ...)."""
         if self.check:
             in_step(self, trees.tensors((args, kwargs)), False, self.exchange.group)
         return super().each(*args, **kwargs)
@@ -143,18 +140,36 @@ class Spread(Covered):
             return super()._slices(which)
         if self.layout == "whole":
             return [own[self.held.start : self.held.stop] for own in super()._slices(which)]
-        index, table = self.route_index[which], self.route_table
-        plans = [
-            Reads(self.exchange, index[span], table, stacks[name].shape[1:])
+        return list(routed_models(self._reads(which, how), list(stacks.values())))
+
+    @torch.no_grad()
+    def _returned(self, which: int, grads: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+        how, stacks = self.settings.routing, self.stacks()
+        if self.layout != "routed" or not isinstance(how, Directed):
+            # Covers of other ranks have no gradient here; an all-reduce adds theirs afterwards.
+            before, after = self.held.start, self.covers - self.held.stop
+            for values in grads.values():
+                zero = torch.zeros_like(values[0])
+                values[:] = [zero] * before + values + [zero] * after
+            return super()._returned(which, grads)
+        # All ranks exchange all stacks, even those without a gradient on this rank.
+        rows = [
+            grads.pop(name, []) or [torch.zeros_like(own) for own in stack]
+            for name, stack in stacks.items()
+        ]
+        return dict(zip(stacks, returned_to_stacks(self._reads(which, how), rows), strict=True))
+
+    def _reads(self, which: int, how: Directed) -> list[Reads]:
+        """The elements of each stack that the virtual models of this destination read."""
+        index, stacks = self.route_index[which], self.stacks()
+        return [
+            Reads(self.exchange, index[span], self.route_table, stacks[name].shape[1:])
             for name, span in directed.spans(stacks, how.granularity)
         ]
-        return list(routed_models(plans, list(stacks.values())))
 
     @torch.no_grad()
     def total(self, loss: Tensor) -> Tensor:
-        """A loss of this rank's covers and batch as it is reported: summed over all covers, and
-        averaged over the ranks along "data".
-        """
+        """The loss to report: summed over all covers, averaged over the ranks along "data"."""
         checks.check_instance("loss", loss, Tensor, "the loss of this rank, a tensor")
         value = loss.detach().clone()
         with failing_together("the sum of the loss"):
@@ -164,17 +179,16 @@ class Spread(Covered):
 
     @torch.no_grad()
     def gather(self) -> Covered:
-        """All covers as an ordinary covered model on every rank; called by all along "covers".
+        """Gathers all covers to an ordinary covered model; called by all ranks along "covers".
 
-        It is what ``lift`` returned, with the weights, state, routes and counters of now: to save,
-        collapse or evaluate. What the model keeps in plain attributes is as it was before.
+        It has the current weights, state, routes and counters, and can be saved, collapsed and
+        evaluated. Plain attributes of modules are those of ``net``, which forwards do not change.
         """
-        memo = without_graph(self.net)
-        for stack in self._split():
-            full = torch.stack(self.exchange.all_gather(stack.detach().unbind()))
-            trained = isinstance(stack, nn.Parameter)
-            memo[id(stack)] = nn.Parameter(full, stack.requires_grad) if trained else full
-        net = copy.deepcopy(self.net, memo)
+        gathered = {
+            stack: torch.stack(self.exchange.all_gather(stack.detach().unbind()))
+            for stack in self._split()
+        }
+        net = copied_with(self.net, gathered)
         for value in net.parameters():
             value.grad = None
         covered = Covered(net, self.settings, self.lifted, self.state, self.seed)
@@ -183,14 +197,15 @@ class Spread(Covered):
         return covered.train(self.training)
 
     def sharded_state_dict(self) -> dict[str, Tensor]:
-        """The state as ``torch.distributed.checkpoint`` takes it: names of an ordinary covered
-        model, and stacks as DTensors whose memory is that of this model.
+        """The state for ``torch.distributed.checkpoint``, under the names of an ordinary model.
+
+        Stacks are DTensors that share the memory of this model.
         """
         state = self.state_dict(keep_vars=True)
         return {name: self.sharded(name, value) for name, value in state.items()}
 
     def sharded(self, name: str, value: Tensor) -> Tensor:
-        """A tensor of this model, or one of its shape that an optimizer keeps, as a DTensor."""
+        """A tensor of this model, or of an optimizer's state for it, as a DTensor."""
         path, _, key = name.rpartition(".")
         own = getattr(self.get_submodule(path), key, None)
         is_split = any(own is stack for stack in self._split())
@@ -201,14 +216,15 @@ class Spread(Covered):
 
     def _gather_first(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise McoverError(
-            "this rank holds some of the covers only; write part.gather(), on all ranks, for an "
+            "this rank holds only some of the covers; write part.gather(), on all ranks, for an "
             "ordinary covered model that can be collapsed, saved and evaluated."
         )
 
-    collapse = cover = ensemble = report = save = _gather_first  # loss is of the covers held
+    # ``loss`` is inherited: it is the sum over the covers of this rank.
+    collapse = cover = ensemble = report = save = _gather_first
 
     def _draw_routes(self, number: int) -> dict[str, Tensor]:
-        """Routes of all; of mixers only the columns of the covers that are read here."""
+        """All routes; for mixers, only the columns of the covers that this rank holds."""
         drawn = super()._draw_routes(number)
         if self.is_directed:
             return drawn
@@ -223,7 +239,7 @@ class Spread(Covered):
 
 
 def _layout(covered: Covered, across: Exchange, asked: str) -> Layout | None:
-    """The layout of the directed lift that moves fewer bytes, unless one was asked for."""
+    """The requested layout of the directed lift, or the one that moves fewer bytes."""
     if not covered.is_directed:
         return None
     if asked in ("routed", "whole"):
@@ -233,14 +249,14 @@ def _layout(covered: Covered, across: Exchange, asked: str) -> Layout | None:
 
 
 def traffic(covered: Covered, ranks: int) -> tuple[float, float]:
-    """Elements that a rank sends in a step of the directed lift, laid out "routed" and "whole".
+    """The elements that a rank sends in a step of the directed lift, "routed" and "whole".
 
-    2·D·f·(M/R)·P with the share f of the routes in force, and 2·(1 − 1/R)·M·P.
+    2·D·f·(M/R)·P, where f is the share of reads that cross ranks, and 2·(1 − 1/R)·M·P.
     """
     checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
     how = covered.settings.routing
     if not isinstance(how, Directed):
-        raise McoverError("routes are crossed in the directed lift; lift with routing='directed'.")
+        raise McoverError("only the directed lift has layouts; lift with routing='directed'.")
     ranks = checks.check_int("ranks", ranks, 1, covered.covers)
     if covered.covers % ranks:
         raise McoverError(f"ranks is {ranks}; write a divisor of the {covered.covers} covers.")

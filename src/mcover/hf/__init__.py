@@ -1,12 +1,12 @@
-"""Hugging Face: a Trainer for covered models, and LoRA adapters collapsed through their product.
+"""Hugging Face: a Trainer for covered models, and the collapse of LoRA adapters.
 
-The extra ``hf`` installs what the Trainer needs, ``peft`` what adapters need.
+The Trainer needs the extra ``hf``, adapters need ``peft``.
 """
 
 from mcover.extras import missing
 
 try:
-    import accelerate  # noqa: F401  # Trainer cannot be made without it, and says so late
+    import accelerate  # noqa: F401 # Trainer needs it, but reports it only in its constructor
     import torch  # noqa: F401
     import transformers  # noqa: F401
 except ModuleNotFoundError as error:

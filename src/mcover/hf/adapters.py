@@ -1,8 +1,8 @@
-"""LoRA adapters of M covers as one adapter: the mean of products, and not the product of means.
+"""Collapses LoRA adapters of M covers to the mean of products, not the product of means.
 
-An adapter adds s·B·A to a frozen weight. With covers that differ, the mean over covers of B·A has
-rank up to M·r, while the mean of the factors multiplies to something else of rank r. Here the mean
-product is taken back to the rank by the singular values that matter, with what is lost said.
+An adapter adds s·B·A to a frozen weight. If covers differ, the mean over covers of B·A has rank up
+to M·r, while the product of the mean factors is another matrix, of rank r. Here the mean product is
+truncated to the rank by a singular value decomposition, and the truncation error is reported.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _OTHERWISE = "take the mean of the factors, covered.collapse()"
 
 
 class CollapsedAdapters(NamedTuple):
-    """What :func:`collapse_adapters` returns.
+    """The result of :func:`collapse_adapters`.
 
     Attributes:
         model: of the base's class, in evaluation mode.
         error: ‖mean of products − product‖ / ‖mean of products‖ in the Frobenius norm, over all
-            weights that adapters change: what the rank cost.
+            weights that adapters change: the truncation error of the rank.
         errors: the same for each adapted layer, by its name and the adapter's.
     """
 
@@ -37,18 +37,18 @@ class CollapsedAdapters(NamedTuple):
 
 
 def collapse_adapters(covered: Covered, rank: int | None = None) -> CollapsedAdapters:
-    """One model with one adapter: the best of its rank for the mean over covers of B·A.
+    """One model with one adapter, the best approximation of the mean of B·A with its rank.
 
-    All else is as in ``covered.collapse()``, which has the mean of the factors. Scaling (``alpha``,
-    rsLoRA) is kept, adapters that no cover trained are left alone, and the model has all that PEFT
-    gives it: ``save_pretrained``, ``merge_and_unload``.
+    Everything else is as in ``covered.collapse()``, which averages the factors. Scaling (``alpha``,
+    rsLoRA) is kept, adapters that were not lifted are not changed, and PEFT's methods work on the
+    result: ``save_pretrained``, ``merge_and_unload``.
 
     Args:
         covered: lifted from a ``PeftModel`` with LoRA on linear, convolution or embedding layers.
-        rank: of the collapsed adapters; None keeps the rank of each. M·r loses nothing.
+        rank: the rank of the collapsed adapters; None keeps the rank of each. M·r is exact.
 
     Raises:
-        McoverError: there is no lifted LoRA adapter, or one that is not a product (DoRA, AdaLoRA).
+        McoverError: there is no lifted LoRA adapter, or one is not a product (DoRA, AdaLoRA).
     """
     checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
     if rank is not None:
@@ -79,7 +79,7 @@ def collapse_adapters(covered: Covered, rank: int | None = None) -> CollapsedAda
 class _Factors:
     """A and B of one adapter of one layer: in the collapsed model, and for all covers.
 
-    Convolutions are matrices here: the kernel belongs to A, and B mixes channels.
+    Convolutions are treated as matrices: the kernel belongs to A, and B mixes channels.
     """
 
     def __init__(self, place: str, layer: Any, covers: Any, adapter: str, parts: Any) -> None:
@@ -109,7 +109,7 @@ class _Factors:
 
     @torch.no_grad()
     def set_product(self, rank: int) -> tuple[float, float]:
-        """Sets the mean product; returns squared norms of what was lost, and of all."""
+        """Sets the mean product; returns the squared norms of the error and of the product."""
         layer, adapter = self.layer, self.adapter
         a, b = (
             (stack.detach() if lifted else stack.detach()[None]).double().flatten(2)
@@ -120,7 +120,7 @@ class _Factors:
         columns = b.expand(covers, -1, -1).transpose(0, 1).flatten(1)  # (outputs, M·r)
         left, core = torch.linalg.qr(columns)
         right, other = torch.linalg.qr(rows.T)
-        # The product of large thin matrices, decomposed through a small one.
+        # The SVD of a product of thin matrices, from that of a small matrix.
         u, values, v = torch.linalg.svd(core @ other.T / covers)
         kept = min(rank, len(values))
         made_b = nn.functional.pad((left @ u)[:, :kept] * values[:kept], (0, rank - kept))

@@ -1,7 +1,7 @@
 """Hugging Face's Trainer for covered models.
 
-Covers train; the model that is evaluated, saved and loaded elsewhere is their collapse, which has
-the base's class. A checkpoint is what Trainer writes for the base, and beside it the covers.
+Covers are trained; their collapse, which has the base's class, is evaluated and saved. A checkpoint
+contains the files that Trainer writes for the base, and a file with the covers.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from mcover import McoverError, checks, cover_loss
 from mcover.hf.adapters import collapse_adapters
 from mcover.nn import Covered, load
 
-COVERS = "covers.safetensors"  # in each checkpoint, beside the collapse
+COVERS = "covers.safetensors"  # in each checkpoint, with the collapse
 How = Literal["mean", "sign", "product"] | Callable[[Tensor], Tensor]
 
 
 class CoverTrainer(Trainer):
-    """``Trainer`` that takes ``mcover.lift(model, ...)`` where it took the model.
+    """A ``Trainer`` for ``mcover.lift(model, ...)`` in place of the model.
 
-    All arguments are Trainer's, and mean what they mean there: the loss is summed over covers so
-    that each has gradients of the base's size, and logged as of one model; gradients are clipped
-    for each cover by its own norm. Evaluation, ``predict`` and checkpoints are of the collapse:
-    predictions have the base's shapes, and ``from_pretrained`` reads a checkpoint. Resuming and
-    ``load_best_model_at_end`` bring the covers back, from ``covers.safetensors`` in it, which
-    :func:`mcover.nn.load` reads too. ``trainer.model`` is the covered model.
+    All other arguments are those of Trainer. The loss is summed over covers, so that each has
+    gradients of the base's size; the mean over covers is logged. Gradients are clipped for each
+    cover by its own norm. Evaluation, ``predict`` and checkpoints use the collapse: predictions
+    have the base's shapes, and ``from_pretrained`` reads a checkpoint. Resuming and
+    ``load_best_model_at_end`` restore the covers from the checkpoint's ``covers.safetensors``,
+    which :func:`mcover.nn.load` reads too. ``trainer.model`` is the covered model.
 
     For another kind of trainer write ``class MyTrainer(CoverTrainer, OtherTrainer)``.
 
     Args:
         model: the covered model; or give ``model_init``, which returns one.
-        args: Trainer's arguments, as all that follow.
-        how: of the collapse, as for ``covered.collapse``; or "product", for LoRA adapters, as
-            :func:`mcover.hf.collapse_adapters` has it, with its error among the metrics.
-        evaluate_covers: whether the mean over covers, each evaluated by itself, stands beside each
-            metric of the collapse: "eval_cover_loss" beside "eval_loss".
+        args: Trainer's arguments, followed by its other parameters.
+        how: how to collapse, as for ``covered.collapse``; or "product" for LoRA adapters, which
+            uses :func:`mcover.hf.collapse_adapters` and adds its error to the metrics.
+        evaluate_covers: whether to evaluate each cover too, and to report the mean of each metric
+            over covers, e.g. "eval_cover_loss" in addition to "eval_loss".
     """
 
-    model: Any  # the covered one; Trainer is shown others in its place
+    model: Any  # the covered model; see _instead
     model_wrapped: Any
 
     def __init__(
@@ -60,7 +60,7 @@ class CoverTrainer(Trainer):
         self.how: How = how
         self.evaluate_covers = checks.check_bool("evaluate_covers", evaluate_covers)
         self._covered = None if model is None else _checked(model)
-        # Trainer looks at the model's class, config and signature: those are the base's.
+        # Trainer reads the model's class, config and signature, which are the base's.
         super().__init__(None if model is None else model.net, args, *more, **options)
         self._refuse_what_covers_cannot()
         self._set_signature_columns_if_needed()  # of the base, also inside of a PeftModel
@@ -70,7 +70,7 @@ class CoverTrainer(Trainer):
         self.model = self.model_wrapped = self.callback_handler.model = covered
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
-        """A fresh covered model; while Trainer is being made, its base."""
+        """A new covered model, or its base during Trainer's ``__init__``."""
         covered = _checked(super().call_model_init(trial))
         if isinstance(getattr(self, "model", None), Covered):
             return covered
@@ -79,10 +79,12 @@ class CoverTrainer(Trainer):
 
     def _refuse_what_covers_cannot(self) -> None:
         args = self.args
+        # transformers 5.23 renamed gradient checkpointing.
+        kind = "activation" if hasattr(args, "activation_checkpointing") else "gradient"
         refused = {
-            "activation checkpointing": (
-                args.activation_checkpointing,
-                "call model.activation_checkpointing_enable() before mcover.lift(model, ..., "
+            f"{kind} checkpointing": (
+                getattr(args, f"{kind}_checkpointing"),
+                f"call model.{kind}_checkpointing_enable() before mcover.lift(model, ..., "
                 "routing='directed')",
             ),
             "NEFTune": (self.neftune_noise_alpha is not None, "leave it out"),
@@ -99,7 +101,7 @@ class CoverTrainer(Trainer):
     # Training
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        """Trainer's own; the loss that is logged is the mean over covers."""
+        """Trainer's step; the logged loss is the mean over covers."""
         return super().training_step(model, *args, **kwargs) / self.model.covers
 
     def compute_loss(
@@ -109,7 +111,7 @@ class CoverTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The sum over covers of what Trainer computes for one model."""
+        """The sum over covers of the loss that Trainer computes for one model."""
         covered = self.accelerator.unwrap_model(model)
         if not isinstance(covered, Covered):  # the collapse, which is evaluated
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -122,13 +124,13 @@ class CoverTrainer(Trainer):
             given["num_items_in_batch"] = items
         function: Any = _loss_of_the_model
         if self.compute_loss_func is not None or labels is not None:
-            # A loss of ours sees all passes at once, each with all of the items.
+            # Such a loss gets all passes at once, and each pass has all of the items.
             options = {"num_items_in_batch": None if items is None else items * covered.passes}
             if self.compute_loss_func is None and self._is_causal(covered):
                 options["shift_labels"] = True
             function = functools.partial(outside, **options)
         outputs = None
-        if covered.is_directed and not return_outputs:  # in the memory of one model
+        if covered.is_directed and not return_outputs:  # activations of one model at a time
             scaler = self.accelerator.scaler
             scale = 1.0 if scaler is None else scaler.get_scale()
             loss = covered.loss(function, given, labels, scale=scale, through=model)
@@ -137,7 +139,7 @@ class CoverTrainer(Trainer):
             loss = cover_loss(function, outputs, labels, passes=covered.passes)
         scaled = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if self.args.average_tokens_across_devices and scaled and items is not None:
-            loss = loss * self.accelerator.num_processes  # the mean over processes is taken later
+            loss = loss * self.accelerator.num_processes  # gradients are averaged over processes
         return (loss, outputs) if return_outputs else loss
 
     @staticmethod
@@ -147,7 +149,7 @@ class CoverTrainer(Trainer):
         return type(base).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
-        """Clips each cover by its own norm, as one model would be; the mean norm, to be logged."""
+        """Clips each cover by its own norm, and returns the mean norm, which is logged."""
         return self._clipped(self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
@@ -160,7 +162,7 @@ class CoverTrainer(Trainer):
     # Evaluation
 
     def collapse(self) -> nn.Module:
-        """One model of the base's class: what is evaluated and saved."""
+        """The model of the base's class that is evaluated and saved."""
         return self._collapsed()[0]
 
     def _collapsed(self) -> tuple[nn.Module, dict[str, float]]:
@@ -171,7 +173,7 @@ class CoverTrainer(Trainer):
 
     @contextlib.contextmanager
     def _instead(self, model: nn.Module) -> Iterator[None]:
-        """Shows Trainer another model in the place of the covered one."""
+        """In this context Trainer uses another model in place of the covered one."""
         shown = self.model, self.model_wrapped
         self.model = self.model_wrapped = model
         try:
@@ -180,10 +182,11 @@ class CoverTrainer(Trainer):
             self.model, self.model_wrapped = shown
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """Trainer's own, of the collapse; and of each cover, if that was asked for."""
+        """Evaluates the collapse, and with ``evaluate_covers`` each cover too."""
 
         def run(model: nn.Module) -> Any:
-            # The models that accelerate prepared have mixed precision in their forward.
+            # The forward of a model that accelerate prepared enters autocast; these models are not
+            # prepared.
             with self._instead(model), self.accelerator.autocast():
                 return super(CoverTrainer, self).evaluation_loop(
                     *args, metric_key_prefix=metric_key_prefix, **kwargs
@@ -204,20 +207,20 @@ class CoverTrainer(Trainer):
     # Checkpoints
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """The collapse as the base is saved, and the covers beside it."""
+        """Saves the collapse as Trainer saves the base, and the covers beside it."""
         if not self.args.should_save:
             return
         folder = self.args.output_dir if output_dir is None else output_dir
         with self._instead(self.collapse()):
             super()._save(folder)
-        # PEFT leaves the frozen model out of its checkpoints; others bring all of it back.
+        # Checkpoints of PEFT leave the frozen model out, and so does the file of the covers.
         is_adapter = hasattr(self.model.net, "peft_config")
         self.model.save(Path(folder) / COVERS, frozen_too=not is_adapter)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
-        """Covers, routes and counters, as the checkpoint has them."""
+        """Loads covers, routes and counters from a checkpoint."""
         saved = load(Path(resume_from_checkpoint) / COVERS, self.model.cover(0))
         has, wants = ((one.covers, set(one.lifted)) for one in (saved, self.model))
         if has != wants:
@@ -232,11 +235,11 @@ class CoverTrainer(Trainer):
 
 
 class CoverSeq2SeqTrainer(CoverTrainer, Seq2SeqTrainer):
-    """``Seq2SeqTrainer`` for covered models: the collapse generates."""
+    """``Seq2SeqTrainer`` for covered models; the collapse generates."""
 
 
 def _loss_of_the_model(outputs: Any, _: Any) -> Tensor:
-    """What the base model returned as its loss; several passes are averaged."""
+    """The loss that the base model returned, averaged over several passes."""
     loss = outputs.get("loss") if isinstance(outputs, dict) else outputs[0]
     if not isinstance(loss, Tensor):
         raise McoverError(
@@ -249,7 +252,7 @@ def _loss_of_the_model(outputs: Any, _: Any) -> Tensor:
 def _checked(model: Any) -> Covered:
     if not isinstance(model, Covered):
         raise McoverError(
-            f"CoverTrainer trains a covered model, and got {type(model).__name__}; write "
-            "CoverTrainer(mcover.lift(model, ...), ...), or take transformers.Trainer."
+            f"CoverTrainer needs a covered model, and got {type(model).__name__}; write "
+            "CoverTrainer(mcover.lift(model, ...), ...), or use transformers.Trainer."
         )
     return model

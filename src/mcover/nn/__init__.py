@@ -1,5 +1,14 @@
 """Covers of torch modules: lift, train, collapse."""
 
+from mcover.extras import missing
+
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise missing("mcover.nn", "torch", "torch") from error
+
 from mcover.nn.covered import Covered, NextRoutes
 from mcover.nn.layers import Shape, register
 from mcover.nn.lift import lift, load

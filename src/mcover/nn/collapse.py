@@ -1,4 +1,4 @@
-"""From M covers to models of the base's class, or to one prediction."""
+"""Turns M covers into models of the base's class, or into one prediction."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def collapse(
         covered: the covered model.
         how: the "mean" over covers; the "sign" of it, for ±1 weights; or a function of a stack
             ``(M, *shape)``.
-        loader: training batches to compute running statistics on, as for
+        loader: training batches from which running statistics are recomputed, as in
             ``torch.optim.swa_utils.update_bn``. Without it they are averaged over covers, which
-            describes the covers and not their mean, and counters are those of the first.
+            describes the covers and not their mean, and counters are taken from the first cover.
     """
     method = {"mean": mean_over_covers, "sign": _sign}.get(how) if isinstance(how, str) else how
     if not callable(method):
@@ -42,19 +42,19 @@ def collapse(
 
     if loader is not None:
         check_loader("loader", loader)
-    elif name := _apart(covered):
+    elif name := _differing_batch_norm(covered):
         warnings.warn(
-            f"the running statistics of batch norm {name!r} are those of the covers, and not of "
-            "their mean, which may predict at random with them; write "
-            "covered.collapse(loader=batches), with some batches of training inputs.",
+            f"the running statistics of batch norm {name!r} describe the covers and not their "
+            "mean, so the collapsed model may predict at random; write "
+            "covered.collapse(loader=batches) with a few batches of training inputs.",
             McoverWarning,
             stacklevel=2,
         )
     return recalibrated(rebuilt(covered, value), loader)
 
 
-def _apart(covered: CoverState) -> str:
-    """The first batch norm whose running statistics differ between covers, or an empty text."""
+def _differing_batch_norm(covered: CoverState) -> str:
+    """The first batch norm whose running statistics differ between covers, or ""."""
     for name, stack in covered.state_stacks().items():
         at, _, key = name.rpartition(".")
         if key == "running_mean" and bool((stack != stack[0]).any()):
@@ -63,7 +63,7 @@ def _apart(covered: CoverState) -> str:
 
 
 def check_loader(name: str, loader: Any) -> None:
-    """Refuses what has no batches of tensors in it."""
+    """Refuses anything but an iterable of batches."""
     is_batches = isinstance(loader, Iterable) and not isinstance(
         loader, str | bytes | Mapping | np.ndarray | Tensor | nn.Module
     )
@@ -90,7 +90,7 @@ class _Counted:
 
 
 def recalibrated(net: nn.Module, loader: Iterable[Any] | None) -> nn.Module:
-    """The model with the running statistics of its batch norms computed on a loader, if given."""
+    """Recomputes the running statistics of a model's batch norms, if a loader is given."""
     if loader is None:
         return net
     counted = _Counted(loader)
@@ -105,8 +105,8 @@ def recalibrated(net: nn.Module, loader: Iterable[Any] | None) -> nn.Module:
         ) from error
     if not counted.was_read:
         warnings.warn(
-            "loader has no effect: the model has no batch norm, whose running statistics would be "
-            "computed on it. Leave loader out.",
+            "loader has no effect, because the model has no batch norm with running statistics; "
+            "leave it out.",
             McoverWarning,
             stacklevel=3,
         )
@@ -119,7 +119,7 @@ def recalibrated(net: nn.Module, loader: Iterable[Any] | None) -> nn.Module:
 
 
 def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
-    """What a method makes of one stack, if it is a tensor of the base's shape."""
+    """The result of a method for one stack; refused unless it is a tensor of the base's shape."""
     try:
         made = method(stack)
         seen = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else repr(made)
@@ -136,16 +136,16 @@ def _made(method: Callable[[Tensor], Any], name: str, stack: Tensor) -> Tensor:
 
 
 def cover(covered: CoverState, index: int) -> nn.Module:
-    """Cover ``index`` as a model of the base's class by itself, in evaluation mode."""
+    """Cover ``index`` as a separate model of the base's class, in evaluation mode."""
     index = checks.check_int("cover", index, -covered.covers, covered.covers - 1)
     return rebuilt(covered, lambda _, stack: stack[index], index)
 
 
 def ensemble(covered: CoverState, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
-    """The mean prediction of the M covers as models by themselves, shape (B, ...).
+    """The mean prediction of the M covers, each run as a separate model, shape (B, ...).
 
-    Integers and booleans have no mean: the most frequent value is taken, and the smallest of
-    several. ``routed=True`` averages the outputs of the covered model itself, routes included.
+    For integers and booleans it is the most frequent value, or the smallest of several.
+    ``routed=True`` averages the outputs of the covered model instead, which runs along the routes.
     """
     if checks.check_bool("routed", routed):
         outputs = covered(*args, **kwargs)
@@ -158,7 +158,7 @@ def ensemble(covered: CoverState, /, *args: Any, routed: bool = False, **kwargs:
 
 
 def _average(stack: Tensor) -> Tensor:
-    """The mean over the first axis, or the most frequent of values that have none."""
+    """The mean over the first axis, or the most frequent value for integers and booleans."""
     if stack.is_floating_point() or stack.is_complex():
         return stack.mean(0)
     return stack.long().mode(0).values.to(stack.dtype)
@@ -178,7 +178,7 @@ def rebuilt(
 ) -> nn.Module:
     """The base model with ``value(name, stack)`` in the place of each stack, in evaluation mode.
 
-    Tied names stay tied. What the model keeps in attributes is that of cover ``index``.
+    Tied names stay tied. Attributes of the model are copied from cover ``index``.
     """
     net = covered.net
     made: dict[Tensor, Tensor] = {own: own for own in (*net.parameters(), *net.buffers())}
@@ -198,7 +198,7 @@ def rebuilt(
 
 
 def mean_over_covers(stack: Tensor) -> Tensor:
-    """The mean over covers; equal values stay what they are, to the last bit."""
+    """The mean over covers; if all are equal, exactly their value."""
     if not (stack.is_floating_point() or stack.is_complex()):
         return stack[0]
     return torch.where((stack == stack[0]).all(0), stack[0], stack.mean(0))

@@ -1,18 +1,19 @@
 """The modules that covers run on: one private copy of the module tree for each cover.
 
-A copy is structure and attributes; its tensors are bound for each pass. Three things make that
-hard:
+A copy consists of structure and attributes; its tensors are set ("bound") before each pass. Three
+things make this hard:
 
 - *A model keeps state in attributes.* ``self.count += 1`` in a forward must change one cover only,
   so each cover has its own module tree. Swapping tensors in and out of a single tree, as
   ``torch.func.functional_call`` does, would keep tensors apart, but no other attribute.
 - *Users change the covered model between forwards.* ``covered.net.dropout.p = 0`` and hooks on
-  ``covered.net`` must reach every copy. :meth:`Copies.follow_changes` compares the attributes of
-  ``covered.net`` with those seen before and passes on the differences, never the reverse: an
-  attribute that a copy set on itself survives unless the user sets the same one.
+  ``covered.net`` must take effect in every copy. :meth:`Copies.follow_changes` compares the
+  attributes of ``covered.net`` with those of the previous forward, and applies the differences to
+  every copy. Nothing is copied back to ``covered.net``: an attribute that a copy has set on itself
+  stays until the user sets it.
 - *Tensors are held in several places.* A tied weight has several names, and ``nn.LSTM`` keeps its
-  weights in a list as well. All places are found once (:func:`_places`) and bound together; a place
-  that was missed would run with the tensors of the pass before, without an error.
+  weights in a list as well. All these places are found once (:func:`_places`) and bound together. A
+  place that was missed would hold the tensors of the previous pass: wrong results without an error.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Copies:
         self._seen = [_attributes(module) for module in self.net.modules()]
 
     def bind(self, slices: StackSlices) -> list[nn.Module]:
-        """The copies, with the tensors of a pass in place."""
+        """Sets the tensors of a pass in all copies, and returns the copies."""
         self.follow_changes()
         values = [table[key] for _, _, table, key in self._places]
         sliced = [None if value is None else slices.get(value) for value in values]
@@ -68,7 +69,7 @@ class Copies:
         return self.modules
 
     def bind_cover(self, cover: int, own: Mapping[Tensor, Tensor | None]) -> nn.Module:
-        """The copy of one cover with other tensors in the place of some; the rest stays bound."""
+        """Replaces some of the tensors that are bound in one copy, and returns that copy."""
         slots = self._slots or []
         for (_, _, table, name), (holder, key) in zip(self._places, slots[cover], strict=True):
             if table[name] is not None and table[name] in own:
@@ -76,9 +77,9 @@ class Copies:
         return self.modules[cover]
 
     def collect_buffers(self, slices: StackSlices) -> list[str]:
-        """Stacks the buffers that the model assigned in its forward, and returns their names.
+        """Stacks the buffers that the model assigned to in its forward, and returns their names.
 
-        A buffer that was changed in place needs nothing: its slice is a view of its stack.
+        A buffer that was changed in place needs nothing, because its slice is a view of the stack.
         """
         names = []
         for position, (prefix, owner) in enumerate(self.net.named_modules()):
@@ -95,7 +96,10 @@ class Copies:
         return names
 
     def independent_copy(self, cover: int, values: Mapping[Tensor, Tensor]) -> nn.Module:
-        """A copy that is never bound again, with these values for the covered model's tensors."""
+        """A copy of a cover's modules with other tensors, which later forwards do not change.
+
+        ``values`` maps each tensor of the covered model to the one that replaces it.
+        """
         self.follow_changes()
         made = structure(self.modules[cover])
         members = list(made.modules())
@@ -106,16 +110,17 @@ class Copies:
         return made
 
     def replace_copies(self) -> None:
-        """Continues with copies of the copies; those that ran before keep their tensors.
+        """Replaces the copies by new ones; those that ran before keep their tensors.
 
-        A backward that runs modules again (activation checkpointing) finds the old copies with the
-        tensors of its own forward. Binding the same copies again would recompute that forward with
-        the tensors of a later one: wrong gradients, and no error.
+        A backward that runs modules again (activation checkpointing) holds references to the old
+        copies and needs the tensors of its own forward in them. If the same copies were bound
+        again, it would recompute that forward with the tensors of a later one: wrong gradients
+        without an error.
         """
         self.use(copied(self.modules))
 
     def replace_copy(self, cover: int) -> None:
-        """As :meth:`replace_copies` for a single cover; the tensors stay bound."""
+        """As :meth:`replace_copies`, for a single cover whose tensors stay bound."""
         made = structure(self.modules[cover])
         self.modules[cover], self._members[cover] = made, list(made.modules())
         if self._slots is not None:
@@ -123,24 +128,26 @@ class Copies:
         self.prepare(made)
 
     def use(self, modules: list[nn.Module]) -> None:
-        """Continues with other copies."""
+        """Runs later forwards on other copies."""
         self.modules, self._slots = modules, None
 
     def release_tensors(self) -> None:
-        """Drops all references to tensors, so that those of the last pass can be freed."""
+        """Drops all references to tensors, so that the tensors of the last pass can be freed."""
         for slots in self._slots or ():
             for holder, key in slots:
                 holder[key] = None
 
     def follow_changes(self) -> None:
-        """Passes on what was set on the covered model's own modules since the last forward."""
+        """Applies to all copies what was changed on the modules of ``net`` since the last call."""
         if self._slots is None:
             self._resolve()
         for position, (module, seen) in enumerate(zip(self._own, self._seen, strict=True)):
             for key, value in vars(module).items():
                 before = seen.get(key, _MISSING)
+                if value is before or key in TENSOR_TABLES:
+                    continue
                 hooks = _are_hooks(key, before)
-                if value is before or key in TENSOR_TABLES or (hooks and value == before):
+                if hooks and value == before:
                     continue
                 for members in self._members:
                     own = vars(members[position])
@@ -153,7 +160,7 @@ class Copies:
                 seen[key] = dict(value) if hooks else value
 
     def _resolve(self) -> None:
-        """Finds where tensors go in each copy, and prepares the copies."""
+        """Finds the places of tensors in each copy, and prepares the copies."""
         self._places = list(_places(self.net))
         self._own = list(self.net.modules())
         self._members = [list(module.modules()) for module in self.modules]
@@ -162,7 +169,7 @@ class Copies:
             self.prepare(module)
 
     def _slots_of(self, members: list[nn.Module]) -> list[tuple[Any, Any]]:
-        """Where each of the places is in one copy."""
+        """The holder and the key of each place in one copy."""
         return [_resolved(members[position], path) for position, path, _, _ in self._places]
 
 
@@ -182,10 +189,11 @@ def shared_buffer_error(name: str, buffer: Tensor) -> McoverError:
 
 
 def _places(net: nn.Module) -> Iterator[tuple[int, tuple[Any, ...], dict[str, Any], str]]:
-    """All places of registered tensors, and those where a module holds them a second time.
+    """All places of registered tensors, and other places where a module holds the same tensor.
 
-    A place is the module's position in the tree, where a copy of it holds the tensor,
-    ``vars(module)[path[0]][path[1]]…``, and the table and key that the tensor comes from.
+    A place has four parts: the position of the module in the tree; the path to the tensor in a copy
+    of that module, ``vars(module)[path[0]][path[1]]…``; and the table and key in ``net`` from which
+    the tensor is read.
     """
     registered: dict[Tensor, tuple[Any, str]] = {}
     for position, module in enumerate(net.modules()):
@@ -217,12 +225,12 @@ def _are_hooks(key: str, value: Any) -> bool:
 
 
 def _stacked(values: list[Tensor | None], name: str) -> Tensor | None:
-    """What the covers assigned to a buffer, as a stack."""
+    """Stacks the tensors that the covers assigned to a buffer."""
     shapes = [None if value is None else tuple(value.shape) for value in values]
     if len(set(shapes)) > 1:
         raise McoverError(
             f"covers left the buffer {name!r} with different shapes, {shapes}; keep such state in "
-            "a plain attribute, which each cover has for itself."
+            "a plain attribute, of which each cover has its own."
         )
     given = [value.detach() for value in values if value is not None]
     return torch.stack(given) if given else None

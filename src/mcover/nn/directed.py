@@ -1,7 +1,7 @@
-"""The directed lift: whole virtual models, each weight gathered from its routed cover.
+"""The directed lift: virtual models, whose weights are gathered from covers along routes.
 
-For destination p, context α reads weight q from cover ρ_{q→p}(α). It needs no knowledge of layers,
-and with all destinations it is the exact M-cover of the loss as one factor over all weights.
+For destination p, context α reads weight q from cover ρ_{q→p}(α). This requires no knowledge of
+layers. With all destinations it is the exact M-cover of the loss as one factor of all weights.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from mcover.compiled import njit
 from mcover.errors import McoverError
 from mcover.lifting import Granularity
 
-_TILE = 1024  # elements of a cover at a time: those of a few covers fit the first-level cache
-_CHOICES = 5  # covers that one expression chooses from; beyond, each element is looked up
-_PART = 2**17  # elements of all covers that are worth a thread
-# Loops move bits: they are compiled for the size of an element, and not for its type.
+_TILE = 1024  # elements of a cover at a time; those of a few covers fit the first-level cache
+_CHOICES = 5  # up to this many covers, :func:`_choose` is used
+_PART = 2**20  # elements of all covers for each thread, at least: about a millisecond
+# The loops move bits, so they are compiled for each element size and not for each dtype.
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Arrays = tuple[NDArray[Any], ...]
 
 
 def sources(shape: torch.Size, granularity: Granularity) -> int:
-    """How many routes a tensor of one cover takes.
+    """The number of routes for a tensor of one cover.
 
     >>> [sources(torch.Size([4, 3]), g) for g in ("weight", "unit", "tensor")]
     [12, 4, 1]
@@ -44,7 +44,7 @@ def sources(shape: torch.Size, granularity: Granularity) -> int:
 
 
 def spans(stacks: Mapping[str, Tensor], granularity: Granularity) -> Iterator[tuple[str, slice]]:
-    """Where each stacked tensor's routes lie in the bank's row of sources."""
+    """The slice of each stack's sources in a row of the bank."""
     start = 0
     for name, stack in stacks.items():
         count = sources(stack.shape[1:], granularity)
@@ -59,7 +59,7 @@ def virtual_models(
     table: Tensor,
     inverse_table: Tensor,
 ) -> list[Sequence[Tensor]]:
-    """The tensors of the M virtual models of one destination, stack by stack.
+    """The weights of the M virtual models of one destination, stack by stack.
 
     Shape: index (sources,) of all stacks, tables (K, M); for each stack M tensors (*shape).
     """
@@ -72,14 +72,35 @@ def virtual_models(
     return slices
 
 
+def returned(
+    stacks: Mapping[str, Tensor],
+    grads: dict[str, list[Tensor]],
+    granularity: Granularity,
+    index: Tensor,
+    table: Tensor,
+    inverse_table: Tensor,
+) -> dict[str, Tensor]:
+    """Gradients of the stacks, by name: the transpose of :func:`virtual_models`, without a graph.
+
+    ``grads`` has M tensors for each stack with a gradient. It is emptied stack by stack, so that
+    both forms are never in memory in full.
+    """
+    found = {}
+    for name, span in spans(stacks, granularity):
+        if name in grads:
+            own, per = index[span], stacks[name][0].numel() // max(1, span.stop - span.start)
+            found[name] = _Return.forward(own, inverse_table, table, per, *grads.pop(name))
+    return found
+
+
 def gather(
     stack: Tensor, index: Tensor, table: Tensor, inverse_table: Tensor, per: int
 ) -> tuple[Tensor, ...]:
-    """The tensors of the M virtual models: element i of model α is ``stack[ρ_i(α), i]``.
+    """One tensor for each of the M virtual models: element i of model α is ``stack[ρ_i(α), i]``.
 
-    Each is a tensor of its own, free to be modified in place. Their gradients return along the
-    inverse routes; only the indices and the tables are kept for that. Element i is one of ``per``
-    consecutive ones that share a source.
+    The tensors own their memory and may be modified in place. Gradients return along the inverse
+    routes, for which only the indices and the tables are kept. Each source is ``per`` consecutive
+    elements.
 
     >>> table = torch.tensor([[0, 1], [1, 0]], dtype=torch.uint8)  # stay, or swap the covers
     >>> index = torch.tensor([0, 1, 1], dtype=torch.uint8)
@@ -87,21 +108,23 @@ def gather(
     (tensor([ 1, 20, 30]), tensor([10,  2,  3]))
 
     Shape: stack (M, *shape); index (sources,), the row of each source's route in the tables (K, M),
-    which are fastest with contiguous columns. Gives M tensors (*shape).
+    which are fastest with contiguous columns. Returns M tensors (*shape).
     """
+    if not torch.is_grad_enabled():  # ``apply`` costs as much as gathering a small tensor
+        return _Gather.forward(index, table, inverse_table, per, stack)
     return _Gather.apply(index, table, inverse_table, per, stack)  # type: ignore[no-untyped-call]
 
 
 class _Routed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        # Not saved for backward but kept: constants, which a reentrant checkpoint reads repeatedly.
+        # Attributes instead of saved tensors, because a reentrant checkpoint reads them twice.
         index, table, inverse_table, ctx.per = inputs[:4]
         ctx.transposed = [index, inverse_table, table]
 
 
 class _Gather(_Routed):
-    """A stack to M tensors along the table."""
+    """Reads M tensors from a stack along the table."""
 
     @staticmethod
     def forward(
@@ -119,7 +142,7 @@ class _Gather(_Routed):
 
 
 class _Return(_Routed):
-    """M tensors to a stack along the table: the transpose of :class:`_Gather`, tables swapped."""
+    """Reads a stack from M tensors: with swapped tables, the transpose of :class:`_Gather`."""
 
     @staticmethod
     def forward(
@@ -135,8 +158,8 @@ class _Return(_Routed):
         return None, None, None, None, *gather(grads[0], index, table, inverse_table, ctx.per)
 
 
-# ``apply`` binds its arguments to these in every call, and computes them in every call if they are
-# not there: a third of the cost of gathering a small tensor.
+# ``apply`` binds its arguments to the signature of ``forward`` in every call. Unless the signature
+# is set here, it is computed each time: a third of the cost of gathering a small tensor.
 for _forward in (_Gather.forward, _Return.forward):
     vars(_forward)["__signature__"] = inspect.signature(_forward)
 
@@ -149,11 +172,11 @@ def _read_into(
         raise McoverError(
             f"{len(index)} routes of {per} elements were given for tensors of shape "
             f"{tuple(given[0].shape)}; write the bank's row at the tensor's slice, and per=1 for "
-            "a route a weight."
+            "one route per weight."
         )
     if fits_loops([given] if isinstance(given, Tensor) else given, index):
         each = np.repeat(index.numpy(), per) if per > 1 else index.contiguous().numpy()
-        _in_parts(_words(given), _words(out), each, table.T.contiguous().numpy())
+        move(words(given), words(out), each, table.T.contiguous().numpy())
         return
     stacked = torch.stack([t.reshape(len(index), per) for t in given])
     routes = table[index.long()].T.long().unsqueeze(-1)
@@ -162,22 +185,22 @@ def _read_into(
 
 
 def fits_loops(tensors: Sequence[Tensor], index: Tensor) -> bool:
-    """Whether compiled loops can read these: plain tensors in the memory of the CPU."""
+    """Whether compiled loops can read these tensors: plain tensors in the memory of the CPU."""
     first = tensors[0]
     return (
         first.is_cpu
         and first.element_size() in WORDS
-        and not first.is_complex()  # it may be conjugated without the memory showing it
+        and not first.is_complex()  # a conjugate is lazy: its memory is not conjugated
         and {type(t) for t in (*tensors, index)} <= {Tensor, torch.nn.Parameter}
         and not any(t.is_neg() for t in tensors)
     )
 
 
-def _words(tensors: Tensor | Sequence[Tensor]) -> Arrays:
-    """Bits of tensors, or of the rows of a stack, which is read through DLPack.
+def words(tensors: Tensor | Sequence[Tensor]) -> Arrays:
+    """Tensors, or the rows of a stack, as arrays of integers that share their memory.
 
-    What was once seen through ``Tensor.numpy`` cannot be resized any more, and FSDP frees the
-    memory of a gathered parameter by resizing it.
+    A stack is read through DLPack, because ``Tensor.numpy`` forbids later resizes of the storage,
+    and FSDP frees a gathered parameter by resizing it.
     """
     word = WORDS[tensors[0].element_size()]
     if isinstance(tensors, Tensor):
@@ -187,8 +210,11 @@ def _words(tensors: Tensor | Sequence[Tensor]) -> Arrays:
     return tuple([t.detach().view(word).numpy().reshape(-1) for t in tensors])
 
 
-def _in_parts(read: Arrays, written: Arrays, index: NDArray[Any], columns: NDArray[Any]) -> None:
-    """Moves all elements, on several threads where there are many."""
+def move(read: Arrays, written: Arrays, index: NDArray[Any], columns: NDArray[Any]) -> None:
+    """written[α][i] = read[columns[α, index[i]]][i], on several threads if there are many elements.
+
+    Shape: M arrays (elements,) each to read and to write; index (elements,); columns (M, K).
+    """
     loop = _choose if len(read) <= _CHOICES else _look_up
     work = partial(loop, read, written, index, columns)
     parts = max(1, min(torch.get_num_threads(), len(index) * len(read) // _PART))
@@ -204,7 +230,7 @@ def _in_parts(read: Arrays, written: Arrays, index: NDArray[Any], columns: NDArr
 
 @cache
 def _pool(workers: int, process: int) -> ThreadPoolExecutor:
-    """Threads of this process: a child that was forked has none of its parent's."""
+    """Threads of this process; they are cached by process, because a fork does not inherit them."""
     return ThreadPoolExecutor(workers, thread_name_prefix="mcover")
 
 
@@ -214,8 +240,9 @@ def _choose(
 ) -> None:
     """As :func:`_look_up`, for up to five covers.
 
-    All covers are read and one is kept, which compiles to vector instructions: twice as fast as
-    looking up where each element is. A route is one number here, three bits a context.
+    It reads the elements of all covers and selects one, which compiles to vector instructions:
+    twice as fast as a look-up for each element. A route is packed into one number, with three bits
+    for each context.
     """
     covers, rows = columns.shape
     packed = np.zeros(rows, dtype=np.uint32)
@@ -235,7 +262,8 @@ def _choose(
         own_4 = read[4 % covers][first:last]
         for alpha in range(covers):
             out = written[alpha][first:last]
-            # Shifted here, since a shift in the loop would be one of 64 bits, on half the lanes.
+            # Masks are shifted outside the loop: inside, shifts would use 64 bits and half the
+            # lanes.
             bits = np.uint32(7 << 3 * alpha)
             is_1, is_2 = np.uint32(1 << 3 * alpha), np.uint32(2 << 3 * alpha)
             is_3, is_4 = np.uint32(3 << 3 * alpha), np.uint32(4 << 3 * alpha)
@@ -268,5 +296,5 @@ def _look_up(
         for alpha in range(covers):
             column, out = columns[alpha], written[alpha][first:last]
             for k in range(last - first):
-                i = np.uintp(k)  # unsigned: no test whether it counts from the end
+                i = np.uintp(k)  # unsigned, so that no code for negative indices is compiled
                 out[i] = near[column[here[i]], i]

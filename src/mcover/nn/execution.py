@@ -1,8 +1,10 @@
-"""How covers run: one forward, and what must hold when a forward is computed twice.
+"""How covers run: one forward, and the rules for a forward that is computed twice.
 
-That happens to checkpointed forwards, which a backward repeats, and to those that change their
-input, which all covers share. ``execution.md`` beside this file follows one tensor through a
-forward and its backward.
+Two kinds of forwards are computed twice. Activation checkpointing repeats a forward inside its
+backward; it must take the same routes again (:mod:`mcover.nn.recomputation`). The first forward of
+a model that writes to its input is repeated on copies, because all covers share the input
+(:meth:`Execution.forward`). ``execution.md`` beside this file follows one weight through a forward
+and its backward.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from torch import Tensor, nn
 from mcover.errors import McoverError, McoverWarning
 from mcover.nn import loss, trees
 from mcover.nn.copies import Copies, StackSlices, copied, shared_buffer_error
-from mcover.nn.cover_by_cover import Objective, run_covers
+from mcover.nn.cover_by_cover import (
+    KeptGradients,
+    Objective,
+    OwnInputs,
+    VirtualModels,
+    changed_input_error,
+    join_passes,
+    without_autocast_cache,
+)
 from mcover.nn.lockstep import run
 from mcover.nn.meetings import Mixed, Pass, Site, attention_as_written
 from mcover.nn.mixing import Rules
@@ -31,9 +41,9 @@ from mcover.nn.state import CoverState
 class Execution:
     """Runs the forwards of a covered model, one at a time.
 
-    It reads and advances the state, and keeps what belongs to forwards: the copies that covers run
-    on, and what is known of forwards whose backward has not run yet. Only ``state``, ``copies`` and
-    ``rules`` are copied or pickled: the rest describes forwards of this object.
+    It reads and advances the state. It holds the copies that covers run on, and records of the
+    forwards whose backward has not run yet. Only ``state``, ``copies`` and ``rules`` are copied or
+    pickled, because the rest describes forwards of this object.
     """
 
     state: CoverState
@@ -52,10 +62,12 @@ class Execution:
         self.lock = threading.RLock()
         self.current = Pass(self.rules)
         self._recomputations = Recomputations()
-        self.objective: Objective | None = None  # of the next forward, if it is to train by it
-        self._pending = [False]  # whether a backward may still run the copies once more
+        self.objective: Objective | None = (
+            None  # set if the next forward is one of ``covered.loss``
+        )
+        self._pending = [False]  # whether a backward may still run these copies again
         self._checked = False
-        # Whether the model writes to its input, in training and in evaluation, once it has run.
+        # Whether the model writes to its input; by training mode, known after the first forward.
         self._changes: dict[bool, bool] = {}
 
     @functools.cached_property
@@ -64,16 +76,17 @@ class Execution:
         layers = self.state._mixing_layers
         return {name: Site(layer, self.current) for name, layer in layers.items()}
 
-    @torch.compiler.disable  # it cannot follow execution from one cover to another
+    @torch.compiler.disable  # the compiler cannot trace switches between greenlets
     def forward(self, args: Any, kwargs: Any, *, each: bool) -> Any:
-        """One forward; ``each`` where every tensor has the covers first.
+        """One forward; with ``each``, every input tensor has the covers first.
 
-        Covers share the input, since a layer to which all bring the same tensor mixes weights
-        instead of messages. A model that writes to its input would then change it for the covers
-        that run later. Whether it does cannot be known before it has run, and copying every input
-        for each cover would make that layer mix messages. So the first forward, in training and in
-        evaluation, runs on one watched copy. If the copy was written to, everything the forward did
-        is undone, and from then on each cover has its own copy.
+        Covers share the input tensors, because a layer whose input is the same tensor for all
+        covers mixes weights instead of messages, which is cheaper. But a model that writes to its
+        input would change it for the covers that run later. Whether it does is not known before it
+        has run. Copying the input for each cover in advance would turn off the cheaper way. So the
+        first forward in training mode, and the first in evaluation mode, runs on one copy whose
+        version counter is compared before and after. If it changed, everything the forward did is
+        undone, the forward is repeated, and from then on each cover has its own copy.
         """
         state, inputs = self.state, (args, kwargs)
         with self.lock:
@@ -81,7 +94,7 @@ class Execution:
             state._draw(number)
             objective, self.objective = self.objective, None
             if objective is not None:
-                return run_covers(self, inputs, step, objective)
+                return self._cover_by_cover(inputs, step, objective)
             run_passes = functools.partial(self._all_passes, step=step, each=each)
             readers = state.passes * (1 if each else len(state.held))
             changes = self._changes.get(state.training)
@@ -93,7 +106,7 @@ class Execution:
             outputs = run_passes(shared, own=False)
             changed = versions(trees.tensors(shared)) != untouched
             if changed and undo is None:
-                raise _changed_input_error()
+                raise changed_input_error()
             self._changes[state.training] = changed
             if undo is None or not changed:
                 return outputs
@@ -102,7 +115,10 @@ class Execution:
 
     @contextlib.contextmanager
     def expect(self, objective: Objective) -> Iterator[Callable[[], bool]]:
-        """The next forward computes an objective; the function says whether it is still to come."""
+        """In this context the next forward computes an objective, cover by cover.
+
+        Yields a function that returns whether that forward has yet to run.
+        """
         with self.lock:
             self.objective = objective
             try:
@@ -110,12 +126,8 @@ class Execution:
             finally:
                 self.objective = None
 
-    def own_inputs(self, inputs: Any, each: bool) -> OwnInputs:
-        """The inputs of covers that run one after the other."""
-        return OwnInputs(self._changes, self.state.training, inputs, each)
-
     def _snapshot(self) -> Callable[[], None]:
-        """A function that undoes everything a forward may change in the model."""
+        """Returns a function that undoes everything a forward may change in the model."""
         state, copies = self.state, self.copies
         copies.follow_changes()
         modules = copied(copies.modules)
@@ -137,7 +149,7 @@ class Execution:
         return undo
 
     def _all_passes(self, inputs: Any, step: int, each: bool, *, own: bool) -> Any:
-        """All passes of a forward; ``own`` where covers may write to their inputs."""
+        """All passes of a forward; with ``own``, each cover has its own copy of the inputs."""
 
         def given(cover: int, tensor: Tensor) -> Tensor:
             tensor = tensor[cover] if each else tensor
@@ -153,14 +165,14 @@ class Execution:
     def _one_pass(self, which: int, inputs: Sequence[Any]) -> Any:
         """One pass over the M covers: a stream or a destination."""
         state, copies = self.state, self.copies
-        self.prepare_copies()
+        self._prepare_copies()
         buffers = list(state.state_stacks().values())
         lifted = zip(state.stacks().values(), state._slices(which), strict=True)
         slices = {**dict(lifted), **{stack: stack.unbind() for stack in buffers}}
         self.current.begin(slices)
         self.current.met = state._met
         self.current.mixers = {
-            place: mixer[which] if mixer.ndim == 5 else mixer  # one for each stream, or for all
+            place: mixer[which] if mixer.ndim == 5 else mixer  # with streams, one mixer for each
             for place, mixer in state.mixers().items()
         }
         modules = copies.bind(slices)
@@ -168,20 +180,65 @@ class Execution:
             functools.partial(module, *args, **kwargs)
             for module, (args, kwargs) in zip(modules, inputs, strict=True)
         ]
-        with self.unchanged_buffers():
+        with self._unchanged_buffers():
             if self.sites:
                 with attention_as_written():
                     outputs = run(calls)
                 self._check_meetings()
             else:
                 outputs = [call() for call in calls]
-        self.collect_buffers(slices)
+        self._collect_buffers(slices)
         result = trees.stack(*outputs)
         self._pending = mark_until_backward(trees.tensors(result))
         return result
 
-    def prepare_copies(self) -> None:
-        """Makes copies ready for a pass: new ones where a backward may run the last once more."""
+    def _cover_by_cover(self, inputs: Any, step: int, objective: Objective) -> Tensor:
+        """One forward and backward of all covers, one after the other; returns the loss."""
+        state, copies = self.state, self.copies
+        trains, kept = torch.is_grad_enabled(), KeptGradients()
+        self._prepare_copies()
+        covers, passes = len(state.held), state._passes_of(step)
+        stacks = state.stacks()
+        with torch.no_grad():
+            models = [VirtualModels(stacks, state._slices(which)) for which in passes]
+        buffers = {stack: stack.unbind() for stack in state.state_stacks().values()}
+        lifted = set(stacks.values())
+        shared = {p: [kept.leaf_of(p)] * covers for p in state.net.parameters() if p not in lifted}
+        unset: dict[Tensor, Any] = {stack: [None] * covers for stack in lifted}
+        copies.bind(unset | buffers | shared)
+        inputs = trees.map_tensors(kept.leaf_of, inputs)
+        own_inputs = OwnInputs(self._changes, state.training, inputs, objective.each)
+        losses = []
+        with self._unchanged_buffers(), without_autocast_cache():
+            for cover in range(covers):
+                outputs = []
+                for number, model in enumerate(models):
+                    if number and trains:
+                        copies.replace_copy(cover)  # a backward may run this cover's passes again
+                    module = copies.bind_cover(cover, model.leaves(cover, trains))
+                    args, named = own_inputs.of_cover(cover)
+                    outputs.append(module(*args, **named))
+                    own_inputs.check()
+                output = outputs[0] if len(outputs) == 1 else trees.merge(join_passes, *outputs)
+                ends = {t.grad_fn for t in trees.tensors(output)}
+                value = objective.of_cover(cover, output, len(passes))
+                losses.append(value.detach())
+                if value.requires_grad:
+                    kept.backward(value, ends, objective.scale)
+                copies.bind_cover(cover, dict.fromkeys(lifted))
+                del outputs, output, ends, value
+                for model in models:
+                    model.keep_gradients(cover)
+        self._collect_buffers(buffers)
+        if trains:
+            # From the last pass to the first, as one backward of all passes would add them up.
+            for which, model in zip(reversed(passes), reversed(models), strict=True):
+                kept.add(stacks, state._returned(which, model.gradients()))
+        total = sum(losses[1:], start=losses[0])
+        return kept.connected(total, objective.scale)
+
+    def _prepare_copies(self) -> None:
+        """Prepares copies for a pass: new ones if a backward may run the current ones again."""
         if self._pending[0]:
             self.copies.replace_copies()
             self._pending = [False]
@@ -189,8 +246,8 @@ class Execution:
             self.copies.release_tensors()
 
     @contextlib.contextmanager
-    def unchanged_buffers(self) -> Iterator[None]:
-        """Refuses covers that write to a buffer which they share."""
+    def _unchanged_buffers(self) -> Iterator[None]:
+        """Refuses covers that write to a shared buffer."""
         state = self.state
         shared = {n: b for n, b in state.net.named_buffers() if n not in state.state}
         untouched = versions(shared.values())
@@ -199,21 +256,21 @@ class Execution:
             if versions([buffer]) != [before]:
                 raise shared_buffer_error(name, buffer)
 
-    def collect_buffers(self, slices: StackSlices) -> None:
-        """Stacks the buffers that covers assigned, given the slices that they began with."""
+    def _collect_buffers(self, slices: StackSlices) -> None:
+        """Stacks the buffers that covers assigned to, given the slices that were bound."""
         state = self.state
         new = self.copies.collect_buffers(slices)
         state.state = (*state.state, *(name for name in new if name not in state.state))
 
     def _count_forward(self, given: list[Tensor]) -> tuple[int, int]:
-        """Step and draw of this forward; one that checkpointing computes again has those it had."""
+        """Step and draw of this forward; a recomputation gets those of the forward it repeats."""
         state = self.state
         if not state.training:
             return state._advance()
         return self._recomputations.number(given, state.parameters(), state._advance)
 
     def _check_meetings(self) -> None:
-        """Refuses a model in which no covers met, and warns of one in which few did."""
+        """Refuses a model in which covers never met; warns if most layers were not called."""
         if self._checked:
             return
         places = [site.layer.place(part) for site in self.sites.values() for part in site.shapes]
@@ -221,65 +278,27 @@ class Execution:
         if len(silent) == len(places):
             raise McoverError(
                 f"no covers met: the model does not call its layers that mix, {silent[:5]}, but "
-                "uses their weights in some other way. Take routing='directed'; or, where "
-                "torch.export runs it, export covered.collapse()."
+                "uses their weights in some other way. Take routing='directed'. For torch.export, "
+                "export covered.collapse()."
             )
         self._checked = True
         if 2 * len(silent) > len(places):
             warnings.warn(
-                f"covers met at {len(places) - len(silent)} layers of {len(places)}: not at "
-                f"{silent[:5]}, which this forward did not call. See covered.report(x).",
+                f"covers met at {len(places) - len(silent)} of {len(places)} layers: this forward "
+                f"did not call {silent[:5]}. See covered.report(x).",
                 McoverWarning,
                 stacklevel=2,
             )
 
     def _install_meetings(self, copy: nn.Module) -> None:
-        """Replaces the forwards of layers that mix in a copy by those in which covers meet."""
+        """Replaces the forwards of a copy's mixing layers by forwards in which covers meet."""
         for name, layer in copy.named_modules():
             if name in self.sites:
                 vars(layer)["forward"] = Mixed(layer, self.sites[name])
 
 
-class OwnInputs:
-    """Inputs of covers that run one after the other: copies, unless the model leaves them alone.
-
-    Whether it writes to them cannot be known before it has run, so the first forward takes copies.
-    """
-
-    def __init__(self, changes: dict[bool, bool], training: bool, inputs: Any, each: bool) -> None:
-        self.changes, self.training = changes, training
-        self.copies = changes.get(training) is not False
-        self.inputs, self.each = inputs, each
-        self.given: list[Tensor] = trees.tensors(inputs)
-        self.untouched = versions(self.given)
-
-    def of_cover(self, cover: int) -> Any:
-        """What one cover is called with."""
-        given = trees.map_tensors(lambda t: t[cover], self.inputs) if self.each else self.inputs
-        if self.copies:
-            given = trees.map_tensors(watched, given)
-            self.given = trees.tensors(given)
-            self.untouched = versions(self.given)
-        return given
-
-    def check(self) -> None:
-        """Notes whether the cover that has just run wrote to its inputs."""
-        changed = versions(self.given) != self.untouched
-        if changed and not self.copies:
-            raise _changed_input_error()
-        if self.copies:
-            self.changes[self.training] = changed or self.changes.get(self.training, False)
-
-
-def _changed_input_error() -> McoverError:
-    return McoverError(
-        "the model changed its input in place, which it did not do before, and all covers share "
-        "the input; write x = x.clone() where its forward begins."
-    )
-
-
 def mark_until_backward(outputs: Iterable[Tensor]) -> list[bool]:
-    """A mark that is true until gradients of these outputs arrive."""
+    """A list of one flag, which is true until the backward reaches one of these outputs."""
     trained = [output for output in outputs if output.requires_grad]
     mark = [bool(trained)]
 
@@ -292,7 +311,7 @@ def mark_until_backward(outputs: Iterable[Tensor]) -> list[bool]:
 
 
 def _along_batch(*outputs: Any) -> Any:
-    """Joins what S passes returned: (M, B, ...) each, to (M, S·B, ...)."""
+    """Joins the outputs of S passes, (M, B, ...) each, to (M, S·B, ...)."""
     if not isinstance(outputs[0], Tensor):
         return outputs[0]
     joined = torch.stack(outputs, 1)

@@ -1,6 +1,6 @@
-"""A covered model on disk: one safetensors file, with everything but tensors in its header.
+"""Covered models as safetensors files, with everything except tensors in the header.
 
-Nothing in a file is executed, and all of it is checked before it is used.
+Nothing in a file is executed, and all of it is checked before use.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from mcover.nn.state import CoverState
 from mcover.plain import from_plain, to_plain
 
 FORMAT = 4
-# The names of our texts in the file's header.
+# Keys in the file's header.
 _HEADER, _CHECKSUM = "mcover", "crc32"
 
 
 @dataclass(frozen=True)
 class Config:
-    """What the header holds, as JSON; tensors and buffers are named as in the base model."""
+    """The content of the header, as JSON; tensors and buffers are named as in the base model."""
 
     format: int
     model: str  # the full name of the base's class
     settings: Settings
     lifted: tuple[str, ...]
-    state: tuple[str, ...]  # buffers that each cover keeps for itself
+    state: tuple[str, ...]  # buffers of which each cover has its own
     frozen: tuple[str, ...]
-    tied: tuple[tuple[str, str], ...]  # another name of a tensor, and that which it is stored under
+    tied: tuple[tuple[str, str], ...]  # another name of a tensor, and its name in the file
 
 
 def save(covered: CoverState, path: str | Path, *, frozen_too: bool = True) -> Path:
-    """Writes a file with the ending .safetensors, which :func:`mcover.nn.load` reads.
+    """Writes a .safetensors file, which :func:`mcover.nn.load` reads.
 
-    Without ``frozen_too`` it has only what was trained, as of a large model with small adapters;
-    what is not in the file is then the model's own that ``load`` is given.
+    With ``frozen_too=False`` frozen parameters are left out, e.g. those of a large model with small
+    adapters; ``load`` then takes them from its argument ``model``.
     """
     left_out = set() if checks.check_bool("frozen_too", frozen_too) else frozen_names(covered)
     state = covered.state_dict()
@@ -73,11 +73,11 @@ def frozen_names(covered: CoverState) -> set[str]:
 
 
 def read(path: str | Path) -> tuple[Path, Config, dict[str, Tensor]]:
-    """What :func:`save` wrote: the file, its header, and tensors under all their names."""
+    """Reads a file of :func:`save`: its path, its header, and tensors under all their names."""
     file = _path(path)
     try:
         if not file.is_file():
-            raise FileNotFoundError("it does not exist, or is no file")
+            raise FileNotFoundError("it does not exist, or is not a file")
         with safe_open(file, "pt") as opened:
             metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
@@ -105,7 +105,7 @@ def read(path: str | Path) -> tuple[Path, Config, dict[str, Tensor]]:
 
 
 def _check_covers(config: Config, tensors: Mapping[str, Tensor]) -> None:
-    """Refuses a header that does not fit the tensors, before anything is copied for each cover."""
+    """Refuses a header that does not match the tensors, before anything is copied per cover."""
     if not config.lifted:
         raise McoverError("it names no lifted parameters.")
     covers = config.settings.covers
@@ -119,7 +119,7 @@ def _check_covers(config: Config, tensors: Mapping[str, Tensor]) -> None:
 
 
 def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """CRC-32 of the header's text, and of names, shapes and bytes of tensors."""
+    """CRC-32 of the header's text and of the names, dtypes, shapes and bytes of tensors."""
     total = zlib.crc32(text.encode())
     for name in sorted(tensors):
         value = tensors[name]
@@ -136,7 +136,7 @@ def _path(path: str | Path) -> Path:
 
 
 def _once(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor under its first name, and the other names of those that are tied."""
+    """Each tensor under its first name, and the other names of tied tensors."""
     first: dict[tuple[int, tuple[int, ...]], str] = {}
     tensors, tied = {}, {}
     for name, value in state.items():

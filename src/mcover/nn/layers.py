@@ -1,8 +1,8 @@
-"""Which layers mix, and the mixers that they take.
+"""The layers that mix, and their mixers.
 
-A layer that mixes runs its own forward. Inside it, the product of inputs with weights (a linear
-map, a convolution, a lookup, attention) is where covers meet; what a subclass does before and after
-stays its own, and so do computed weights, e.g. normalised or quantised ones.
+A layer that mixes runs its own forward, and covers meet at the products of inputs with weights in
+it (a linear map, a convolution, a lookup, attention). Whatever a subclass computes before and after
+the product still happens, and weights may be computed, e.g. normalised or quantised.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mcover.topology import Topology
 
 @dataclass(frozen=True)
 class Shape:
-    """What a mixer is for: output units, and the inputs that each of them reads."""
+    """The size of a mixer: output units, and the inputs that each of them reads."""
 
     units: int
     inputs: int
-    part: str = ""  # tells mixers apart where a layer has several
+    part: str = ""  # identifies a mixer of a layer that has several
     channels: bool = False  # whether inputs are channels of a convolution
 
     def __post_init__(self) -> None:
@@ -41,23 +41,23 @@ class Shape:
 
 @dataclass(frozen=True)
 class MixingLayer:
-    """One layer that mixes: its name, and the shapes of its mixers by their parts."""
+    """A layer that mixes: its name, and the shapes of its mixers by part."""
 
     name: str
     shapes: Mapping[str, Shape]
 
     def place(self, part: str = "") -> str:
-        """What a mixer of the layer is called."""
+        """The name of a meeting in this layer."""
         return f"{self.name} ({part})" if part else self.name or "(model)"
 
 
 Shapes = Callable[[Any], Sequence[Shape]]
 
-_KINDS: dict[str, Shapes] = {}  # by the full name of a class, so that nothing need be imported
+_KINDS: dict[str, Shapes] = {}  # by the full name of a class, which need not be imported
 
 
 def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
-    """Lets a kind of layer mix, and all its subclasses.
+    """Makes a kind of layer mix, with all its subclasses.
 
     In the layer's forward, each call of a torch function that multiplies inputs by a weight of the
     given size (``F.linear``, ``torch.addmm``, ``F.conv1d`` to ``F.conv3d``, ``F.embedding``) is
@@ -74,8 +74,8 @@ def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
 
     Args:
         kind: a class of layers, or its full name, "package.module.Class".
-        shapes: takes a layer and gives the :class:`Shape` of each mixer that it needs; none for a
-            layer that is not to mix.
+        shapes: a function that takes a layer and returns the :class:`Shape` of each of its mixers,
+            or an empty list if the layer should not mix.
     """
     name = full_name(kind) if isinstance(kind, type) and issubclass(kind, nn.Module) else kind
     if not isinstance(name, str) or "." not in name:
@@ -92,7 +92,7 @@ def register(kind: type[nn.Module] | str, shapes: Shapes) -> None:
 
 
 def shapes_of(layer: nn.Module) -> Sequence[Shape]:
-    """The mixers that a layer takes; none if it does not mix."""
+    """The shapes of a layer's mixers; none if it does not mix."""
     for kind in type(layer).__mro__:
         found = _KINDS.get(full_name(kind))
         if found is not None:
@@ -101,7 +101,7 @@ def shapes_of(layer: nn.Module) -> Sequence[Shape]:
 
 
 def _checked(shapes: Any, layer: nn.Module) -> list[Shape]:
-    """The shapes that a registered function gave, if that is what they are."""
+    """The result of a registered function; refused unless it is a list of shapes."""
     if not isinstance(shapes, list | tuple) or not all(isinstance(s, Shape) for s in shapes):
         raise McoverError(
             f"shapes of {full_name(type(layer))} gave {checks.shown(shapes)}; return a list of "
@@ -115,7 +115,7 @@ def full_name(kind: type) -> str:
 
 
 def _embedding(layer: Any) -> Sequence[Shape]:
-    # A token is one input: its row is one message. A lookup with max_norm rescales its rows.
+    # A token is one input, and its row one message. A lookup with max_norm rescales its rows.
     return [] if layer.max_norm is not None else [Shape(layer.embedding_dim, 1)]
 
 
@@ -150,9 +150,9 @@ def mixing_layers(
     if not isinstance(settings.routing, Messages) or not settings.mixes:
         return {}
     lifts = [net.get_parameter(name) for name in lifted]
-    # Shapes are asked of a tree with the base's own shapes: one slice in the place of each stack.
+    # Layers are inspected in a tree with one slice in place of each stack: the base's shapes.
     single = structure(net, {stack: stack.detach()[0] for stack in lifts})
-    # Stacks of matrices or more: a layer whose bias alone is lifted has no messages to mix.
+    # Only stacks of matrices: a layer of which only the bias is lifted has no messages to mix.
     stacks = {stack for stack in lifts if stack.ndim > 2}
     found: dict[str, MixingLayer] = {}
     inside: set[nn.Module] = set()
@@ -169,7 +169,7 @@ def mixing_layers(
 def draw_mixer(
     covers: int, topology: Topology, how: Messages, shape: Shape, seed: SeedSequence
 ) -> Tensor:
-    """One mixer Q̂ in float64: multiples of 1/draws, so that any dtype rounds them once.
+    """One mixer Q̂ in float64, exact multiples of 1/draws, so that a later cast rounds only once.
 
     Shape: (units, blocks, M, M); with streams (S, units, blocks, M, M); exact (1, 1, M, M).
     """

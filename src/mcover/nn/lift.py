@@ -1,4 +1,4 @@
-"""How covered models are made: ``lift`` makes one from a model, ``load`` from a file."""
+"""Makes covered models: ``lift`` from a model, ``load`` from a file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lift(
     freeze: bool = False,
     buffers: str | Sequence[str] | None = None,
 ) -> Covered:
-    """M covers of a model, as a new module; the model itself is left as it is.
+    """Returns M covers of a model as a new module; the model itself is not changed.
 
     >>> import mcover, torch
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -55,8 +55,8 @@ def lift(
 
     Args:
         model: any module.
-        covers: M, for covers that start from the model's weights plus noise (one cover has no
-            noise: it is the model); or M modules of the same architecture, taken as they are.
+        covers: M, for covers that start from the model's weights plus noise (a single cover gets no
+            noise), or M modules of the same architecture, which are used unchanged.
         topology: the mixing kernel Q, e.g. :class:`mcover.GaussianRing`. "uniform", "ring", "chain"
             and "identity" stand for their defaults.
         routing: :class:`mcover.Directed` gathers each weight of a whole virtual model from its
@@ -64,22 +64,22 @@ def lift(
             mixes the block messages of linear, convolutional, embedding and attention layers across
             covers (others: see :func:`mcover.nn.register`). "directed" and "messages" stand for
             their defaults.
-        seed: of noise and routes.
+        seed: the seed of noise and routes.
         noise: standard deviation of the Gaussian that separates the covers: a number, or a share
-            of each tensor's own standard deviation, such as "10%". "auto" is 100% where all
-            parameters are those of linear layers, and 10% elsewhere (``bench/noise.py`` measures
-            it). The paper has 0.01. Covers that are given as modules get none.
-        select: which modules to lift: names, globs, or a predicate of name and module; what is
-            not selected is shared by all covers. Without it, all that is not frozen is lifted.
-        freeze: whether what is shared is left out of training.
-        buffers: names or globs of the buffers that each cover keeps for itself, where the others
-            are constants that all may share; None keeps every buffer for each cover.
+            of each tensor's own standard deviation, such as "10%". "auto" is 100% if all parameters
+            belong to linear layers, and 10% otherwise (see :func:`mcover.nn.noise.auto_noise`). The
+            paper uses 0.01. Covers that are given as modules get no noise.
+        select: the modules to lift, as names, globs, or a predicate of name and module. All other
+            modules are shared by the covers. None lifts everything that is not frozen.
+        freeze: whether to freeze the parameters that covers share.
+        buffers: names or globs of the buffers of which each cover has its own; the others are
+            constants that all covers share. None gives each cover all buffers.
 
-    Each cover runs the model's own code. In the message lift all must call the layers that mix in
-    the same order: a branch on a cover's own values, around such a layer, is refused when covers
-    take different branches. Activation checkpointing around such a layer is refused too; around the
-    covered model it works, and in the directed lift it works anywhere. A shared trunk runs once for
-    each cover: write ``nn.Sequential(trunk, mcover.lift(head, ...))`` to run it once.
+    Each cover runs the model's own code. In the message lift all covers must call the layers that
+    mix in the same order; different branches around such a layer are refused, and so is activation
+    checkpointing around such a layer. Checkpointing works around the whole covered model, and
+    anywhere in the directed lift. A shared trunk runs once for each cover; ``nn.Sequential(trunk,
+    mcover.lift(head, ...))`` runs it only once.
 
     Raises:
         McoverError: an argument is invalid; the message says what to write.
@@ -90,8 +90,8 @@ def lift(
         raise McoverError("the model is covered already; lift the base model, or its collapse().")
     if any(kind.__name__ == "LightningModule" for kind in type(model).__mro__):
         warnings.warn(
-            f"covers of {type(model).__name__} are no LightningModule, and no Trainer takes them: "
-            "lift the network inside of it, self.net = mcover.lift(net, ...), and return "
+            f"the lift of {type(model).__name__} is not a LightningModule, so no Trainer accepts "
+            "it: lift the network inside it, self.net = mcover.lift(net, ...), and return "
             "mcover.cover_loss(loss, self.net(x), y) from its training_step. See mcover.lightning.",
             McoverWarning,
             stacklevel=2,
@@ -102,24 +102,24 @@ def lift(
         checks.check_instance("covers", covers, int, "how many, or a list of modules")
     try:
         given = tuple(given)
-    except Exception:  # a sequence of a user's, which may raise anything
+    except Exception:  # a user's sequence may raise anything
         checks.check_instance("covers", covers, int, "how many, or a list of modules")
     asked: Any = len(given) or covers
     is_auto = isinstance(noise, str) and noise == "auto"
     noise = noise if is_auto else check_noise(noise)
     if given and not is_auto and noise != 0:
         warnings.warn(
-            f"noise={noise!r} does nothing where covers are given as modules, which start as they "
-            "are; leave it out.",
+            f"noise={noise!r} has no effect on covers that are given as modules, which start "
+            "unchanged; leave it out.",
             McoverWarning,
             stacklevel=2,
         )
     names = selected_parameters(model, select)
     share = auto_noise(model) if is_auto else noise
-    words: Any = {"topology": topology, "routing": routing}  # Settings makes values of them
+    words: Any = {"topology": topology, "routing": routing}  # Settings converts them
     settings = Settings(asked, noise=0.0 if given else share, **words)
     count = settings.covers
-    settings.topology.matrix(count)  # an impossible number is refused before anything is copied
+    settings.topology.matrix(count)  # refuses an impossible number before anything is copied
     check_covers(model, given)
     state = kept_buffers(model, buffers)
     root, freeze = seed_sequence(seed), checks.check_bool("freeze", freeze)
@@ -137,7 +137,7 @@ def lift(
 
 
 def _check_call(model: Any, covers: Any) -> None:
-    """Refuses arguments in the wrong order, and a class in the place of a model."""
+    """Refuses arguments in the wrong order, and a class instead of a model."""
     if isinstance(covers, nn.Module) and not isinstance(model, nn.Module):
         raise McoverError("the model comes first; write lift(model, 4).")
     if isinstance(model, type) and issubclass(model, nn.Module):
@@ -147,16 +147,16 @@ def _check_call(model: Any, covers: Any) -> None:
 
 
 def load(path: str | Path, model: nn.Module) -> Covered:
-    """A covered model as :meth:`Covered.save` wrote it: covers, routes, counters and settings.
+    """Reads a covered model that :meth:`Covered.save` wrote, with routes, counters and settings.
 
     Args:
         path: as given to ``save``, with or without an ending.
-        model: a model of the base's architecture, which is left as it is. A file holds no code, so
-            the architecture has to come from you. The model's own weights do not matter, but for
-            frozen ones that ``save(..., frozen_too=False)`` left out.
+        model: a model of the base's architecture, which is not changed. A file holds no code, so
+            you provide the architecture. The model's own weights are used only for frozen ones that
+            ``save(..., frozen_too=False)`` left out.
 
     Raises:
-        McoverError: the file is missing, damaged, or not of this architecture.
+        McoverError: the file is missing, damaged, or of another architecture.
     """
     file, config, tensors = read(path)
     check_model(model)
@@ -167,13 +167,13 @@ def load(path: str | Path, model: nn.Module) -> Covered:
         buffers: dict[str, Any] = {name: model.get_buffer(name) for name in config.state}
     except AttributeError as error:
         raise McoverError(
-            f"{file} was saved from a {config.model} with a tensor which this "
+            f"{file} was saved from a {config.model} with a tensor that this "
             f"{full_name(type(model))} does not have ({error}); give a model of the same "
             "architecture."
         ) from error
     held = [name for name, value in buffers.items() if value is not None]
     net = stacked_copy(model, covers, config.lifted, held)
-    for name in buffers.keys() - held:  # the model gave it a value when it ran
+    for name in buffers.keys() - held:  # buffers that the model sets when it runs
         value = tensors.get(f"net.{name}")
         if value is None or value.shape[:1] != (covers,):
             raise McoverError(f"{file} has no value of the buffer {name!r} for each cover.")
@@ -181,7 +181,7 @@ def load(path: str | Path, model: nn.Module) -> Covered:
         setattr(net.get_submodule(prefix), key, value.clone())
     for name, value in net.named_parameters():
         value.requires_grad_(name not in config.frozen)
-    # The seed is in the file, with the counters: part of the state.
+    # The seed and the counters are part of the saved state.
     covered = Covered(net, config.settings, config.lifted, config.state, seed_sequence(0))
     own = covered.state_dict()
     tensors = {name: own[name] for name in frozen_names(covered)} | tensors
@@ -190,21 +190,21 @@ def load(path: str | Path, model: nn.Module) -> Covered:
             if name in tensors and value.dtype != tensors[name].dtype:
                 raise RuntimeError(f"{name!r} is {tensors[name].dtype}, not {value.dtype}")
         covered.load_state_dict(tensors)
-    except RuntimeError as error:  # also missing or unexpected names, and other shapes
+    except RuntimeError as error:  # missing or unexpected names, or other shapes
         raise McoverError(
             f"{file} does not fit: {error}. Give a model of the same architecture and dtype."
         ) from error
     for name, stack in covered.state_stacks().items():
         if stack.shape[:1] != (covers,):
             raise McoverError(
-                f"{file} does not fit: when it loads, the model itself puts another buffer in the "
-                f"place of {name!r}, without covers; save covered.cover(k) for each cover instead."
+                f"{file} does not fit: the model replaces its buffer {name!r} when it is loaded, "
+                "by one without covers; save covered.cover(k) for each cover instead."
             )
     return covered
 
 
 def _check_mixing(covered: Covered) -> None:
-    """Refuses a message lift in which nothing mixes, and warns where little does."""
+    """Refuses a message lift in which nothing mixes, and warns if less than half mixes."""
     inside = {p for _, _, layer, _ in covered.mixing() for p in layer.parameters()}
     apart = {n: s.numel() for n, s in covered.stacks().items() if s not in inside}
     total = sum(stack.numel() for stack in covered.stacks().values())
@@ -216,8 +216,8 @@ def _check_mixing(covered: Covered) -> None:
     remedy = (
         f"no rule for {', '.join(sorted(kinds))}: their weights are copied for each cover and "
         f"never meet ({', '.join(largest)}{', …' if len(apart) > 5 else ''}). Take "
-        "routing='directed', which routes any weight; or mcover.nn.register() a kind of layer; or "
-        "select=[...] the layers that mix."
+        "routing='directed', which routes any weight; or register the kind of layer with "
+        "mcover.nn.register(); or select only layers that mix, with select=[...]."
     )
     if not covered.mixing():
         raise McoverError(f"nothing in this model would mix: {remedy}")

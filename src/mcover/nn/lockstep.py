@@ -1,9 +1,19 @@
-"""Covers in lockstep: each cover runs the base's own code, and all meet where messages cross.
+"""Covers in lockstep: each runs the base model's code, and all meet at layers that mix.
 
-Every cover is a greenlet. It runs until it arrives at a layer that mixes, where it hands over its
-slices and stops. When all covers have arrived at that layer, the conductor computes it once for
-all of them, and each continues with its own result. ``execution.md`` beside this file has the
+Every cover is a greenlet. It runs until it reaches a layer that mixes, passes its slices to the
+conductor, and stops. When all covers have reached that layer, the conductor computes it once for
+all of them, and each cover continues with its own result. ``execution.md`` beside this file has a
 picture.
+
+Greenlets run the base's code unchanged, whatever it does between two meetings. Two alternatives
+were tried and dropped. With one OS thread per cover, every meeting costs the switch of threads, and
+each thread gets its own OpenMP team. ``torch.vmap`` over covers cannot run code that branches on
+values, and on a CPU it took longer than M separate forwards.
+
+All greenlets run on one thread and share torch's thread-local state. The part that a cover may
+change is saved and restored at each switch (:class:`_Modes`). Saved-tensor hooks cannot be
+restored, so they are refused. Any new switch between covers has to do the same; without it,
+``no_grad`` of one cover would silently turn off gradients in the next.
 """
 
 from __future__ import annotations
@@ -24,27 +34,27 @@ MeetingRule = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Meeting(NamedTuple):
-    """The call of one cover at a mixing layer."""
+    """The call of a mixing layer by one cover."""
 
     place: str  # the layer's name; covers meet when their places are equal
     slices: Any  # this cover's slice of each argument: input, weight, bias
-    rule: MeetingRule  # takes the slices of all covers and gives each its result
+    rule: MeetingRule  # computes the results of all covers from the slices of all covers
 
 
 def meet(place: str, slices: Any, rule: MeetingRule) -> Any:
-    """Waits for all covers, and returns this cover's slice of ``rule(all slices)``."""
+    """Waits for all covers, and returns this cover's result of ``rule(all slices)``."""
     cover = getcurrent()
     if not isinstance(cover, _Cover):
         raise McoverError(
             f"the layer {place!r} of a covered model ran outside of the covered model's forward, "
-            "where the other covers are not at hand. If activation checkpointing ran it again, "
-            "checkpoint around the covered model instead of inside, or take routing='directed'. "
-            "Otherwise call the covered model, or covered.collapse() for a plain one."
+            "without the other covers. If activation checkpointing ran it again, checkpoint "
+            "around the covered model instead of inside, or take routing='directed'. Otherwise "
+            "call the covered model, or covered.collapse() for a plain one."
         )
     if cover.hooks_can_be_seen and saved_tensor_hooks_are_active():
         raise McoverError(
-            f"activation checkpointing, or another saved-tensor hook, is in force inside the model "
-            f"at {place!r}, where covers meet: a single cover cannot be computed again there. "
+            "activation checkpointing, or another saved-tensor hook, is active inside the model "
+            f"at {place!r}, where covers meet: a single cover cannot be recomputed there. "
             "Checkpoint around the covered model instead, or take routing='directed'."
         )
     modes = _Modes.now()
@@ -55,14 +65,14 @@ def meet(place: str, slices: Any, rule: MeetingRule) -> Any:
 
 
 def inside_cover() -> bool:
-    """Whether this code runs in a cover, and not around or after the covered model's forward."""
+    """Whether this code runs in a cover, that is, inside the covered model's forward."""
     return isinstance(getcurrent(), _Cover)
 
 
 def run(covers: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Runs all covers to their ends, meeting by meeting; returns what they returned.
+    """Runs all covers to their ends, meeting by meeting, and returns their results.
 
-    An exception in one of them ends the others, and comes out with that cover's own traceback.
+    An exception in one cover ends the others, and is raised with that cover's traceback.
     """
     begin = _Modes.now()
     with contextlib.ExitStack() as guards:
@@ -72,7 +82,7 @@ def run(covers: Sequence[Callable[[], Any]]) -> list[Any]:
         try:
             begin.restore(guards)
             with _InsideTorch(lambda: _conduct(running, begin)):
-                result: Any = torch.empty(0)  # the mode answers: what the covers returned
+                result: Any = torch.empty(0)  # replaced by the mode: the results of the covers
             return result
         finally:
             begin.restore(guards)
@@ -88,16 +98,17 @@ def saved_tensor_hooks_are_active() -> bool:
 
 
 class _InsideTorch(TorchFunctionMode):
-    """Calls a function inside the next call of torch, and returns what it returns.
+    """Replaces the next call of a torch function by a call of ``function``.
 
     A Python call into torch sets a thread-local pointer to a warning handler on its own C stack,
-    and restores the previous pointer when it returns. Such calls are nested, unless covers stop
-    inside them: cover 0 enters its call, cover 1 enters its own, and cover 0 leaves first. Then the
-    last call to return restores the pointer of one that has returned already. A later warning from
-    C++ code, e.g. of DistributedDataParallel's reducer, would follow it into freed memory and end
-    the process. One more call around all covers is enough: it was entered before any of them and
-    returns after all of them, so the pointer that it restores is valid. The call is
-    ``torch.empty(0)``; the mode runs the covers in its place, and returns what they returned.
+    and restores the previous pointer when it returns. Ordinary calls are nested. Covers that stop
+    inside such a call are not: cover 0 enters its call, cover 1 enters its own, and cover 0 returns
+    first. Then the last call to return restores the pointer of one that has returned already. A
+    later warning from C++ code, e.g. of DistributedDataParallel's reducer, would follow it into
+    freed memory and end the process. One more call around all covers is enough: it was entered
+    before any of them and returns after all of them, so the pointer that it restores is valid. The
+    call is ``torch.empty(0)``; the mode runs the covers in its place, and returns what they
+    returned.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -109,7 +120,7 @@ class _InsideTorch(TorchFunctionMode):
 
 
 class _Cover(greenlet):
-    """One cover, which runs from meeting to meeting."""
+    """One cover, which runs up to its next meeting when it is resumed."""
 
     def __init__(
         self, function: Callable[[], Any], guards: contextlib.ExitStack, hooks_can_be_seen: bool
@@ -134,7 +145,7 @@ def _all_meetings(covers: list[_Cover], begin: _Modes) -> list[Any]:
     while True:
         arrived = []
         for cover, reply in zip(covers, replies, strict=True):
-            begin.restore(cover.guards)  # for the start; a cover that continues restores its own
+            begin.restore(cover.guards)  # for a cover that starts; later ones restore their own
             arrived.append(cover.switch(*reply))
             _check_together(covers, arrived)
         if covers[0].dead:
@@ -148,17 +159,17 @@ def _all_meetings(covers: list[_Cover], begin: _Modes) -> list[Any]:
 
 
 def _check_together(covers: list[_Cover], arrived: list[Any]) -> None:
-    """Refuses the newest arrival if it is not where cover 0 is."""
+    """Refuses the last cover that arrived if its place is not that of cover 0."""
     index = len(arrived) - 1
     first, here = (None if covers[k].dead else arrived[k].place for k in (0, index))
     if first == here:
         return
     where = [f"at {place!r}" if place is not None else "at its end" for place in (first, here)]
     error = McoverError(
-        f"covers took different ways through the model: cover 0 is {where[0]}, cover {index} "
-        f"{where[1]}. Layers that mix must be called by all covers in the same order; where a "
-        "cover's own values or random numbers decide, switch that off, leave those layers out "
-        "with select=[...], or take routing='directed'."
+        f"covers took different branches of the model: cover 0 is {where[0]}, cover {index} "
+        f"{where[1]}. All covers must call layers that mix in the same order; if values or random "
+        "numbers of a cover decide about such a layer, switch that off, leave the layer out with "
+        "select=[...], or take routing='directed'."
     )
     if here is not None:
         covers[index].throw(error)
@@ -169,12 +180,12 @@ _DEVICES = ("cpu", "cuda")
 
 
 class _Modes(NamedTuple):
-    """Torch's thread-local modes, which belong to a cover.
+    """Torch's thread-local modes, which are kept separately for each cover.
 
-    All covers run on one thread, so ``torch.no_grad()`` entered by one of them would be in force in
-    the next. A cover saves its modes when it stops and restores them when it continues. Inference
-    mode has no setter, only a guard; guards are kept in an ExitStack and closed when all covers
-    have ended, whatever their order was.
+    All covers run on one thread, so ``torch.no_grad()`` in one of them would stay active in the
+    next. A cover saves its modes when it stops and restores them when it continues. Inference mode
+    has no setter, only a guard; guards are kept in an ExitStack and closed when all covers have
+    ended.
     """
 
     grad: bool
@@ -189,7 +200,7 @@ class _Modes(NamedTuple):
         return cls(grad, inference, tuple(autocast), torch.is_autocast_cache_enabled())
 
     def restore(self, guards: contextlib.ExitStack) -> None:
-        """Activates these modes; a change of inference mode lasts until guards are closed."""
+        """Activates these modes; a change of inference mode lasts until the guards are closed."""
         now = _Modes.now()
         if now == self:
             return

@@ -1,11 +1,12 @@
-"""What happens inside a layer that mixes: its products become meetings of all covers.
+"""Inside a layer that mixes, products of inputs with weights become meetings of all covers.
 
-The layer's own forward runs, under a ``TorchFunctionMode`` that sees each call of a torch function.
-Calls that multiply by the layer's weight become meetings; all others pass through. This keeps what
-a subclass computes around the product (clamped inputs, normalised weights), which a replacement of
-the forward for each kind of layer would lose. It relies on recognising the weight, by its shape
-(:meth:`Site.fits`), since a computed weight is a new tensor in every forward. A layer that
-multiplies in some other way runs unmixed; execution looks for such layers after the first pass.
+The layer's own forward runs under a ``TorchFunctionMode``, which intercepts each call of a torch
+function. Calls that multiply by the layer's weight become meetings; all others run as usual. So
+whatever a subclass computes around the product (clamped inputs, normalised weights) still happens.
+A forward of our own for each kind of layer would replace it. The weight is recognised by its shape
+(:meth:`Site.fits`), because a computed weight is a new tensor in every forward. If a layer
+multiplies with a function that is not in ``_PRODUCTS``, its covers do not meet; execution reports
+such layers after the first pass.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from mcover.errors import McoverError
+from mcover.nn.contributions import Geometry
 from mcover.nn.layers import MixingLayer, Shape
 from mcover.nn.lockstep import MeetingRule, inside_cover, meet
-from mcover.nn.mixing import Convolution, Geometry, Linear, Product, Rules
+from mcover.nn.mixing import Convolution, Linear, Product, Rules
 from mcover.nn.modules import Override
 
 _LINEAR = Linear()
@@ -34,7 +36,7 @@ _LINEAR = Linear()
 
 @dataclass(eq=False)
 class Pass:
-    """What layers look up while covers run."""
+    """Slices and mixers of the current pass, as the layers that mix need them."""
 
     rules: Rules
     slices: dict[Tensor, Sequence[Tensor]] = field(default_factory=dict)  # of each stack
@@ -48,11 +50,12 @@ class Pass:
         self.stacks = {own[0]: stack for stack, own in slices.items()}
 
     def stacked(self, values: Sequence[Tensor]) -> Tensor:
-        """One tensor a cover as a stack: the stack itself, if they are its slices.
+        """Stacks the tensors of all covers; if they are the slices of a stack, returns that stack.
 
-        Most weights at a meeting are the slices that were bound. Stacking those again would copy
-        every weight in each forward, and its backward would copy every gradient; the identity test
-        finds the stack that they came from. Computed weights (normalised, quantised) are stacked.
+        Most weights at a meeting are slices that were bound. To stack those again would copy every
+        weight in each forward and every gradient in its backward. So slices are recognised by
+        identity, and their stack is used. Only computed weights (normalised, quantised) are
+        stacked.
         """
         stack = self.stacks.get(values[0])
         slices = () if stack is None else self.slices[stack]
@@ -75,7 +78,7 @@ class Site:
         return self.layer.shapes
 
     def fits(self, weight: Any, transposed: bool = False) -> bool:
-        """Whether this is the weight that the layer's mixer is for."""
+        """Whether a tensor has the type and shape of the layer's weight."""
         shape = self.shapes.get("")
         if shape is None or type(weight) not in (Tensor, nn.Parameter) or weight.ndim < 2:
             return False
@@ -90,9 +93,9 @@ class Site:
         part: str = "",
         transposed: bool = False,
     ) -> Tensor:
-        """x W^T + b; ``transposed`` where the weight is W^T."""
+        """x W^T + b; ``transposed`` if the given weight is W^T."""
         if x.shape[-1:] != (self.shapes[part].inputs,):
-            return F.linear(x, weight.T if transposed else weight, bias)  # torch says what is wrong
+            return F.linear(x, weight.T if transposed else weight, bias)  # raises torch's own error
 
         return self._product(_LINEAR, part, x, weight, bias, transposed)
 
@@ -100,12 +103,12 @@ class Site:
         if x.ndim == weight.ndim - 1:
             return self.convolution(x.unsqueeze(0), weight, bias, at).squeeze(0)
         if not at.fits(x, weight):
-            return at.convolve(x, weight, bias, at.groups)  # torch says what is wrong
+            return at.convolve(x, weight, bias, at.groups)  # raises torch's own error
 
         return self._product(Convolution(at), "", x, weight, bias)
 
     def lookup(self, found: Tensor) -> Tensor:
-        """What an embedding looked up."""
+        """Mixes the rows that an embedding looked up."""
 
         def rule(slices: Sequence[Any]) -> Sequence[Tensor]:
             with _without_autocast(slices[0]):
@@ -121,11 +124,11 @@ class Site:
         return result
 
     def _refuse_inside(self, grad: Tensor) -> None:
-        """A cover that differentiates in its forward would see its own messages only."""
+        """Refuses a gradient inside a forward, which would cover one cover's messages only."""
         if inside_cover():
             raise McoverError(
                 f"the model computes gradients in its forward, through {self.layer.name!r}, where "
-                "covers meet: they would lack what comes back from the other covers. Take "
+                "covers meet: the gradients would lack the parts of the other covers. Take "
                 "routing='directed'."
             )
 
@@ -162,7 +165,7 @@ class Site:
 
 
 class Mixed(Override):
-    """The forward of a layer that mixes: the layer's own, whose products are meetings."""
+    """The forward of a layer that mixes: its original forward, with meetings for products."""
 
     def __init__(self, layer: nn.Module, site: Site) -> None:
         super().__init__(layer)
@@ -174,11 +177,12 @@ class Mixed(Override):
 
 
 class _Meetings(TorchFunctionMode):
-    """Makes a meeting of each product.
+    """Turns each product of the layer into a meeting.
 
-    Torch switches the mode off while it handles a call, and covers stop inside that handler. So at
-    every switch between covers the stack of modes is the one from before the layer, and no cover
-    can see the mode of another. Stopping anywhere else inside the layer would break this.
+    Torch removes the mode from its stack of modes while the mode handles a call, and covers stop
+    inside that handler. So at every switch between covers the stack is as it was before the layer,
+    and no cover sees the mode of another. A cover that stopped anywhere else inside the layer would
+    leave its mode active in the next cover.
     """
 
     def __init__(self, site: Site) -> None:
@@ -187,7 +191,7 @@ class _Meetings(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         odd = [kind for kind in types if kind not in (Tensor, nn.Parameter)]
-        if odd:  # e.g. quantised weights, which know how to be multiplied
+        if odd:  # e.g. quantised weights, which implement their own products
             with _Meetings(self.site):
                 return odd[0].__torch_function__(func, types, args, kwargs or {})
         rule = _PRODUCTS.get(func)
@@ -228,7 +232,7 @@ def _of_convolution(
     stride, dilation = (_each(value, space) for value in (stride, dilation))
     if padding == "same":
         total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        # The last axis comes first, and what cannot be halved goes to the end.
+        # F.pad takes the last axis first; of an odd total the larger half is at the end.
         input = F.pad(input, [side for n in reversed(total) for side in (n // 2, n - n // 2)])
     padding = _each(0 if isinstance(padding, str) else padding, space)
     return site.convolution(input, weight, bias, Geometry(stride, padding, dilation, groups))
@@ -245,7 +249,7 @@ _ATTENTION = inspect.signature(F.multi_head_attention_forward)
 
 
 def _of_attention(site: Site, *args: Any, **kwargs: Any) -> Any:
-    """The four projections meet; what lies between them is a cover's own.
+    """Covers meet at the four projections; each computes its own attention between them.
 
     Shape: query (L, N, E), key and value (T, N, ...), or without N; as in torch.
     """
@@ -321,7 +325,7 @@ def _each(value: Any, space: int) -> tuple[int, ...]:
 
 
 def _is_one(values: Sequence[Tensor]) -> bool:
-    """Whether all covers bring the same tensor, or views of the same memory."""
+    """Whether the covers have one tensor in common, or identical views of one memory."""
     first = values[0]
     if all(value is first for value in values):
         return True
@@ -330,28 +334,28 @@ def _is_one(values: Sequence[Tensor]) -> bool:
     try:
         layout = (first.data_ptr(), first.shape, first.stride(), first.dtype)
         return all((v.data_ptr(), v.shape, v.stride(), v.dtype) == layout for v in values)
-    except RuntimeError:  # of a transform, without memory of its own
+    except RuntimeError:  # a tensor of a torch.func transform has no memory
         return False
 
 
 def _without_autocast(tensor: Tensor) -> torch.autocast:
-    """Operands have the dtypes that it would have given them."""
+    """Turns autocast off for operands that have been cast already."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """As autocast does for a matrix product: float64 is left alone."""
+    """Casts as autocast does for a matrix product, which leaves float64 unchanged."""
     eligible = tensor.is_floating_point() and tensor.dtype != torch.float64
     return tensor.to(dtype) if eligible else tensor
 
 
 _lock = threading.Lock()
-_runs: list[bool] = []  # the switch as each run under way found it; the last to end restores it
+_runs: list[bool] = []  # torch's setting before each run that is active; the last one restores it
 
 
 @contextlib.contextmanager
 def attention_as_written() -> Iterator[None]:
-    """Keeps torch from replacing attention layers by a fused call that would pass meetings by."""
+    """Prevents torch from replacing attention by a fused call, in which covers do not meet."""
     with _lock:
         _runs.append(torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)

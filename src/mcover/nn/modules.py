@@ -1,7 +1,7 @@
-"""Module trees: copies that share their tensors, and forwards that are replaced on one module.
+"""Module trees: copies that share their tensors, and forwards replaced on single modules.
 
-These functions know nothing of covers that run, so that the state of a covered model can use them
-as well as its execution.
+Nothing here depends on how covers run, so both the state and the execution of a covered model use
+it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ TENSOR_TABLES = ("_parameters", "_buffers")  # where a module registers its tens
 
 
 class Override:
-    """A forward that replaces the one of a single module, and can be removed again."""
+    """A forward that replaces that of a single module, and can be removed again."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.instance = vars(module).get("forward")  # one that was set on this module alone
+        self.instance = vars(module).get("forward")  # a forward set on this instance, if any
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Override:
         made = copy.copy(self)
@@ -29,7 +29,7 @@ class Override:
 
     @staticmethod
     def of(module: nn.Module) -> Callable[..., Any]:
-        """The forward that a module had before it was replaced."""
+        """The forward of a module, or the one that was replaced."""
         override = vars(module).get("forward")
         found = override.instance if isinstance(override, Override) else override
         return MethodType(type(module).forward, module) if found is None else found
@@ -48,8 +48,8 @@ class Override:
 def structure(tree: nn.Module, replaced: Mapping[Tensor, Tensor | None] | None = None) -> nn.Module:
     """A copy of a module tree that has its own attributes and shares the tree's tensors.
 
-    Tensors that are keys of ``replaced`` are replaced by its values: both go through the memo of
-    ``copy.deepcopy``, which knows objects by their ids.
+    Tensors that are keys of ``replaced`` are replaced by its values. Both use the memo of
+    ``copy.deepcopy``, whose keys are ids.
     """
     shared = {id(tensor): tensor for tensor in (*tree.parameters(), *tree.buffers())}
     instead = {id(tensor): value for tensor, value in (replaced or {}).items()}
@@ -58,10 +58,22 @@ def structure(tree: nn.Module, replaced: Mapping[Tensor, Tensor | None] | None =
     return made
 
 
-def without_graph(tree: nn.Module) -> dict[int, Any]:
-    """Detached copies of the tensors that ``copy.deepcopy`` refuses, for its memo.
+def copied_with(tree: nn.Module, replaced: Mapping[Tensor, Tensor]) -> nn.Module:
+    """A deep copy of a module tree with other tensors in place of some; parameters stay such.
 
-    Deepcopy copies leaves of the autograd graph only, and a model may keep computed tensors.
+    All names of a tied tensor get the same new tensor, because deepcopy finds it in its memo.
+    """
+    memo = without_graph(tree)
+    for tensor, value in replaced.items():
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if is_parameter else value
+    return copy.deepcopy(tree, memo)
+
+
+def without_graph(tree: nn.Module) -> dict[int, Any]:
+    """A memo for ``copy.deepcopy`` with detached copies of the tensors that it refuses.
+
+    Deepcopy copies only leaves of the autograd graph, and a model may keep computed tensors.
     """
     parameters = set(tree.parameters())
     held = [held_tensors(vars(module), kinds=(list, dict, tuple)) for module in tree.modules()]
@@ -73,9 +85,9 @@ def without_graph(tree: nn.Module) -> dict[int, Any]:
 def held_tensors(
     holder: Any, path: tuple[Any, ...] = (), kinds: tuple[type, ...] = (list, dict)
 ) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """Tensors in plain attributes, and in lists and dicts of them (``nn.LSTM`` has such a list).
+    """Tensors in plain attributes, and in nested lists and dicts (``nn.LSTM`` has such a list).
 
-    Yields the keys that lead to each tensor, and the tensor.
+    Yields the path of keys to each tensor, and the tensor.
     """
     for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
         if isinstance(value, Tensor):

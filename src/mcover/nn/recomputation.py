@@ -1,15 +1,15 @@
-"""Which forward activation checkpointing computes again, so that it takes the routes that it had.
+"""Recognises which forward activation checkpointing repeats, so that it takes the same routes.
 
-Torch does not tell a forward that it is a recomputation, or of which forward. Two facts do:
+Torch does not say whether a forward is a recomputation, or of which forward. Two facts do:
 
-- A recomputation happens inside a backward. A forward outside of one is new, whatever it is given.
-- It has the same inputs in memory as the forward that it repeats: the graph keeps them for it. So a
-  forward that may be repeated is remembered by the storages of its inputs, for as long as they
-  live. An address or an id alone would not do: once a tensor is freed, the allocator gives its
-  address to another.
+- A recomputation happens inside a backward. A forward outside of one is new, whatever its inputs.
+- Its inputs have the same memory as those of the forward that it repeats, because the graph keeps
+  them alive. So a forward that may be repeated is recorded under the storages of its inputs, and
+  the record is removed when one of them is freed. An address or an id alone is not enough: once a
+  tensor is freed, another one may get its address.
 
-Where this leaves a choice, the recomputation is refused. Guessing would give the gradients of other
-routes without an error.
+If several forwards match, the recomputation is refused. A wrong guess would silently compute the
+gradients of other routes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Number = tuple[int, int]  # step and draw of a forward
 
 
 class Recomputations:
-    """Step and draw of the forwards that may be computed again."""
+    """Records step and draw of the forwards that may be computed again."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, _Seen] = {}  # by whether hooks were active, and by inputs
-        self._weights: list[int] = []  # versions of the weights that these forwards ran with
+        self._weights: list[int] = []  # versions of the weights in these forwards
 
     def number(
         self, given: list[Tensor], parameters: Iterable[Tensor], advance: Callable[[], Number]
@@ -40,8 +40,8 @@ class Recomputations:
         """Step and draw of a forward in training mode: its own, or those of the one it repeats."""
         hooked = saved_tensor_hooks_are_active()
         again = _inside_backward()
-        # Checkpointing without reentrance has hooks in force both times; with it, neither time, but
-        # the first run is without gradients.
+        # With use_reentrant=False, hooks are active in both runs. With use_reentrant=True, hooks
+        # are active in neither run, and the first run has gradients turned off.
         if not (again or hooked or not torch.is_grad_enabled()):
             return advance()
         weights = versions(parameters)
@@ -74,27 +74,27 @@ class Recomputations:
 
 
 class _Seen:
-    """The forwards that one input had; it leaves ``table`` when a storage of the input is freed."""
+    """The forwards of one input; removed from ``table`` when a storage of the input is freed."""
 
     def __init__(self, storages: list[Any], table: dict[Any, _Seen], key: Any) -> None:
-        self.waiting: list[Number] = []  # not computed again so far
-        self.repeated: list[Number] = []  # the last that was
+        self.waiting: list[Number] = []  # not repeated so far
+        self.repeated: list[Number] = []  # the last one that was repeated
         # Torch keeps the Python object of a storage for as long as the storage itself.
         self._alive = [weakref.ref(one, lambda _: table.pop(key, None)) for one in storages]
 
 
 def _inside_backward() -> bool:
-    # No public function says so; torch.autograd.graph, which is Python, asks the same one.
+    # There is no public function; torch.autograd.graph calls this one.
     return bool(torch._C._current_graph_task_id() != -1)
 
 
 def versions(tensors: Iterable[Tensor]) -> list[int]:
-    """How often each tensor was changed in place; inference tensors do not count it."""
+    """How often each tensor was changed in place; 0 for inference tensors, which do not count."""
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def watched(tensor: Tensor) -> Tensor:
-    """A copy that counts how often it is changed, also in inference mode."""
+    """A copy with a version counter, also in inference mode."""
     if not torch.is_inference_mode_enabled():
         return tensor.clone()
     with torch.inference_mode(False):
@@ -102,7 +102,7 @@ def watched(tensor: Tensor) -> Tensor:
 
 
 def _storages(given: list[Tensor]) -> list[Any] | None:
-    """The storages of tensors; None where one has none, as in a transform, or if sparse."""
+    """The storages of tensors; None if one has none (sparse, or inside a transform)."""
     try:
         return [tensor.untyped_storage() for tensor in given]
     except (RuntimeError, NotImplementedError):
@@ -110,7 +110,7 @@ def _storages(given: list[Tensor]) -> list[Any] | None:
 
 
 def _layout(given: list[Tensor]) -> Any:
-    """Where in their storages tensors lie, and how often they were changed."""
+    """Storages, positions in them, and versions of tensors."""
     return tuple(
         (id(t.untyped_storage()), t.dtype, t.storage_offset(), t.shape, t.stride(), version)
         for t, version in zip(given, versions(given), strict=True)

@@ -1,4 +1,4 @@
-"""What a lift did to a model: which modules mix, what it costs."""
+"""What a lift did to a model: how each module is treated, and what a step costs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from mcover import checks
 from mcover.lifting import Settings
 from mcover.nn.collapse import cover
 from mcover.nn.state import CoverState
@@ -21,8 +22,8 @@ from mcover.topology import Facts
 class ModuleReport:
     """One module with parameters of its own: how many, in the base and in the covered model.
 
-    It is "mixed" (its block messages cross), "routed" (its weights are gathered along routes),
-    "copied" (one per cover, which never meets the others), "shared", or "frozen" (shared and not
+    It is "mixed" (its block messages are mixed across covers), "routed" (its weights are gathered
+    along routes), "copied" (one per cover, never mixed), "shared", or "frozen" (shared and not
     trained).
     """
 
@@ -95,9 +96,10 @@ class LiftReport:
 
     def _facts(self) -> list[str]:
         how = "counted on the example" if self.counted else "estimated from the weights"
+        extra = checks.readable_bytes(self.extra_bytes)
         lines = [
             f"parameters: {self.parameters:,} in the base, {self.covered:,} covered",
-            f"extra memory: {self.extra_bytes / 1e6:,.1f} MB for parameters, mixers and routes",
+            f"extra memory: {extra} for parameters, mixers and routes",
             f"cost of a step: {self.cost:.2f} times the base's multiply-adds, {how}",
             f"topology: spectral gap {self.facts.spectral_gap:.3f}, "
             f"drift {self.facts.drift:.3f}, effective width {self.facts.effective_width:.2f}",
@@ -192,9 +194,9 @@ def _bytes(model: nn.Module) -> int:
 
 
 def _flops(model: nn.Module, args: Any, kwargs: Any) -> int:
-    """Multiply-adds (twice) of one forward in evaluation mode, which leaves no trace.
+    """Twice the multiply-adds of one forward in evaluation mode, which changes no state.
 
-    With gradients: without, torch may take fused kernels whose operations it does not count.
+    It runs with gradients on: without them torch may take fused kernels, which are not counted.
     """
     training = model.training
     try:

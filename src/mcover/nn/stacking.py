@@ -1,9 +1,8 @@
-"""Which tensors are lifted, and how their stacks are made: M copies of each, plus noise."""
+"""Selects the tensors to lift, and makes their stacks: M copies of each, plus noise."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -20,19 +19,19 @@ from torch.nn.utils.parametrize import ParametrizationList
 from mcover import checks
 from mcover.errors import McoverError, McoverWarning
 from mcover.lifting import Settings
-from mcover.nn.modules import Override, without_graph
+from mcover.nn.modules import Override, copied_with
 
 Select: TypeAlias = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
-LOUD = 0.3  # share of a tensor's own standard deviation from which absolute noise warns
+LOUD = 0.3  # absolute noise warns above this share of a tensor's own standard deviation
 
 
 def selected_parameters(model: nn.Module, select: Select, argument: str = "select") -> list[str]:
-    """Names of the parameters to lift; a module that is selected brings all it contains.
+    """Names of the parameters to lift; a selected module includes everything inside it.
 
-    Without a selection these are all that train. Names and globs are matched with the names of
-    modules and of parameters. A parameter with several names (tied) is listed once, and is lifted
-    when any of its names is selected.
+    Without a selection these are all parameters that are not frozen. Names and globs are matched
+    against the names of modules and of parameters. A tied parameter, which has several names, is
+    listed once, and is lifted if any of its names is selected.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> selected_parameters(model, "2")
@@ -70,7 +69,7 @@ def selected_parameters(model: nn.Module, select: Select, argument: str = "selec
 
 
 def kept_buffers(model: nn.Module, buffers: str | Sequence[str] | None) -> list[str]:
-    """Buffers that each cover keeps for itself: all but sparse ones, or those that are named."""
+    """Buffers of which each cover has its own: all except sparse ones, or the named ones."""
     names = [name for name, value in model.named_buffers() if value.layout == torch.strided]
     if buffers is None:
         return names
@@ -79,7 +78,7 @@ def kept_buffers(model: nn.Module, buffers: str | Sequence[str] | None) -> list[
 
 
 def _takes(argument: str, predicate: Callable[..., Any], name: str, module: nn.Module) -> bool:
-    """Whether a user's predicate takes a module; one that cannot be called so is refused."""
+    """Whether a user's predicate selects a module; refuses a predicate of other arguments."""
     try:
         return bool(predicate(name, module))
     except (TypeError, ValueError) as error:
@@ -90,10 +89,10 @@ def _takes(argument: str, predicate: Callable[..., Any], name: str, module: nn.M
 
 
 def _matched(argument: str, given: Any, names: Iterable[str]) -> dict[str, list[str]]:
-    """For each pattern the tensors whose name, or that of a module around them, it matches."""
+    """By pattern, the tensors whose name, or that of a surrounding module, it matches."""
     patterns: list[Any] = [given] if isinstance(given, str) else [None]
     if isinstance(given, Sequence) and not isinstance(given, str):
-        with contextlib.suppress(Exception):  # a sequence of a user's may raise anything
+        with contextlib.suppress(Exception):  # a user's sequence may raise anything
             patterns = list(given)
     if not all(isinstance(p, str) for p in patterns):
         seen = checks.shown(given)
@@ -106,7 +105,7 @@ def _matched(argument: str, given: Any, names: Iterable[str]) -> dict[str, list[
 
 
 def _chosen(argument: str, found: dict[str, list[str]], what: str, known: list[str]) -> set[str]:
-    """All that was found; refuses patterns that match nothing."""
+    """All names that were found; refuses patterns that match nothing."""
     lost = [pattern for pattern, names in found.items() if not names]
     if lost:
         more = f" and {len(known) - 40} more" if len(known) > 40 else ""
@@ -128,7 +127,7 @@ def _ancestors(name: str) -> list[str]:
 
 
 def check_model(model: Any) -> None:
-    """Refuses what cannot be lifted, and models that are not built yet."""
+    """Refuses objects that cannot be lifted, and models with uninitialised parameters."""
     if not isinstance(model, nn.Module):
         raise McoverError(f"lift takes a torch.nn.Module, got {type(model).__name__}.")
     if hasattr(model, "_orig_mod"):
@@ -147,7 +146,7 @@ def check_model(model: Any) -> None:
 
 
 def check_covers(model: nn.Module, given: Sequence[Any]) -> None:
-    """Refuses modules as covers that are not all of the model's architecture."""
+    """Refuses covers whose architecture is not that of the model."""
     expected = {name: tuple(value.shape) for name, value in _tensors(model).items()}
     for index, cover in enumerate(given):
         if not isinstance(cover, nn.Module):
@@ -177,9 +176,10 @@ def stacked_copy(
 ) -> nn.Module:
     """A copy of ``model`` in which the named tensors have shape (M, *shape).
 
-    Each slice is the model's own tensor, or that of one of the ``given`` modules. All names of a
-    tied tensor get the same stack: the copy is made with the stacks in its memo. The forwards of
-    modules that hold stacks are replaced, since they are run through the covered model only.
+    Each slice is a copy of the model's tensor, or of that of one of the ``given`` modules. All
+    names of a tied tensor get the same stack, because deepcopy finds the stacks in its memo. The
+    forwards of modules that hold stacks are replaced by an error, because such a module cannot run
+    on its own.
     """
     own: dict[str, Tensor] = {name: model.get_parameter(name) for name in parameters}
     own |= {name: model.get_buffer(name) for name in buffers}
@@ -189,12 +189,11 @@ def stacked_copy(
         "take fewer covers, or lift a part of the model with select=[...]",
     )
     tables = [_tensors(each) for each in given] or [_tensors(model)] * covers
-    memo = without_graph(model)
-    for name, base in own.items():
-        stack = torch.stack([table[name].detach().to(base) for table in tables])
-        trained = isinstance(base, nn.Parameter)
-        memo[id(base)] = nn.Parameter(stack, base.requires_grad) if trained else stack
-    net = copy.deepcopy(model, memo)
+    stacks = {
+        base: torch.stack([table[name].detach().to(base) for table in tables])
+        for name, base in own.items()
+    }
+    net = copied_with(model, stacks)
     for module in {_caller(net, name) for name in parameters}:
         vars(module)["forward"] = Refusal(module)
     return net
@@ -203,8 +202,9 @@ def stacked_copy(
 def _caller(net: nn.Module, name: str) -> nn.Module:
     """The module whose forward computes with a parameter.
 
-    A parametrization computes the weight of a layer, and may do so with the covers first: then it
-    says ``of_stacks``. Some layers look at their weight when they are saved.
+    A parametrization computes the weight of a layer. One with an attribute ``of_stacks`` can
+    compute it for a whole stack, and stays callable: some layers read their weight when they are
+    saved.
     """
     at = name.rpartition(".")[0]
     owner = net.get_submodule(at)
@@ -214,7 +214,7 @@ def _caller(net: nn.Module, name: str) -> nn.Module:
 
 
 class Refusal(Override):
-    """The forward of modules that hold stacks; it has the signature of the one it replaces."""
+    """The forward of modules that hold stacks, with the signature of the original forward."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
@@ -237,7 +237,7 @@ class Refusal(Override):
 def add_noise(
     net: nn.Module, parameters: Sequence[str], settings: Settings, seed: SeedSequence
 ) -> None:
-    """Adds the noise that separates the covers; embedding rows that do not train get none."""
+    """Adds the noise that separates the covers; the padding row of an embedding gets none."""
     child = SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 0))
     generator = torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0] >> 1))
     padding: dict[Any, Any] = {
@@ -251,7 +251,7 @@ def add_noise(
         stack = parameter.detach()
         own = float(stack[0].std()) if stack[0].numel() > 1 else 0.0
         std = settings.noise_std(own)
-        # Drawn even for a standard deviation of 0, so that later tensors do not depend on it.
+        # Drawn even for a standard deviation of 0, so that the noise of later tensors is the same.
         drawn = torch.randn(stack.shape, generator=generator, dtype=torch.float64)
         if stack.is_complex():
             other = torch.randn(stack.shape, generator=generator, dtype=torch.float64)

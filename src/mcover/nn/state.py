@@ -1,7 +1,7 @@
-"""The state of a covered model: stacks, routes, counters, and what is saved of them.
+"""The state of a covered model: stacks, routes and counters, and how they are saved.
 
-Nothing here runs a cover. :mod:`mcover.nn.execution` imports this module and is typed on it, and
-never the reverse.
+Nothing here runs a cover. :mod:`mcover.nn.execution` imports this module, never the reverse, so
+state can be copied, saved and collapsed without a forward.
 """
 
 from __future__ import annotations
@@ -28,21 +28,13 @@ from mcover.routing import BYTE_COVERS, draw_indexed_bank
 from mcover.seeds import seed_sequence
 
 _PAGE = 512  # bytes
-_LARGEST_STATE = 2**20  # bytes; a state has a page or two
+_LARGEST_STATE = 2**20  # bytes; a real one has one page or two
 
 
 class CoverState(nn.Module):
-    """The tensors and counters of M covers; :class:`mcover.nn.Covered` adds how they run.
+    """The tensors and counters of M covers.
 
-    Attributes:
-        net: the base model's modules; lifted tensors are stacks, ``(M, *shape)``. It is never
-            called: each cover runs on a private copy of it.
-        settings: the options of the lift.
-        lifted: names of the lifted parameters in ``net``.
-        state: names of the buffers that each cover keeps for itself.
-        seed: the root of all routes.
-        steps: training forwards so far.
-        redraws: how often the routes were redrawn.
+    :class:`mcover.nn.Covered` adds the execution, and documents the attributes.
     """
 
     route_bytes: Tensor
@@ -65,14 +57,14 @@ class CoverState(nn.Module):
         self.seed = seed
         self.steps = 0
         self.redraws = 0
-        self._drawn = -1  # the number of the draw that the current routes come from
+        self._drawn = -1  # the number of the draw that made the current routes
         self._bank: NDArray[Any] | None = None  # the current routes, computed on first use
-        self._mixer_checksum = 0  # of the mixers as they were drawn, before they were rounded
-        self._met: dict[str, int] = {}  # meetings at each place since the model was made or loaded
+        self._mixer_checksum = 0  # of the mixers before they were rounded to the layers' dtype
+        self._met: dict[str, int] = {}  # number of meetings at each place, for the report
         self._draw(0)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be computed again, or belongs to this object alone."""
+        """Everything except caches and the counts of meetings."""
         return {**self.__dict__, "_bank": None, "_met": {}}
 
     @property
@@ -82,12 +74,12 @@ class CoverState(nn.Module):
 
     @property
     def held(self) -> range:
-        """The covers that run in this process; fewer than M only with :mod:`mcover.distributed`."""
+        """The covers that this process runs, all M except with :mod:`mcover.distributed`."""
         return range(self.covers)
 
     @property
     def is_directed(self) -> bool:
-        """Whether weights are routed (directed lift), and not messages."""
+        """Whether the lift is directed (routes of weights) rather than by messages."""
         return isinstance(self.settings.routing, Directed)
 
     # --- stacks -----------------------------------------------------------------------------------
@@ -97,19 +89,19 @@ class CoverState(nn.Module):
         return self._tensors(self.lifted)
 
     def state_stacks(self) -> dict[str, Tensor]:
-        """The buffers that each cover keeps for itself, covers first."""
+        """The buffers of which each cover has its own, covers first."""
         return self._tensors(self.state)
 
     def _tensors(self, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """Tensors of ``net``, including those that ``torch.func.functional_call`` substituted."""
+        """Tensors of ``net``, or those by which ``torch.func.functional_call`` replaced them."""
         paths = {name: name.rpartition(".") for name in names}
         return {n: getattr(self.net.get_submodule(at), key) for n, (at, _, key) in paths.items()}
 
     def _slices(self, which: int) -> list[Sequence[Tensor]]:
-        """The slices of each lifted stack that covers run with in one pass, stack by stack.
+        """The slices of each lifted stack for one pass, stack by stack.
 
-        ``which`` is a destination in the bank. It is checked because compiled loops read the routes
-        without bounds checks.
+        ``which`` is a destination in the bank. It is checked here because compiled loops read the
+        routes without bounds checks.
         """
         how, stacks = self.settings.routing, self.stacks()
         if not isinstance(how, Directed):
@@ -118,10 +110,20 @@ class CoverState(nn.Module):
         tables = self.route_table, self.route_inverse
         return directed.virtual_models(stacks, how.granularity, self.route_index[which], *tables)
 
-    def _cover_module(self, cover: int, values: Mapping[Tensor, Tensor]) -> nn.Module:
-        """The base model with the attributes of one cover, and these values for tensors of ``net``.
+    @torch.no_grad()
+    def _returned(self, which: int, grads: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+        """The gradients of the stacks from those of slices, by name; empties ``grads``."""
+        how = self.settings.routing
+        if not isinstance(how, Directed):
+            raise TypeError("gradients return along routes in the directed lift only")
+        tables = self.route_table, self.route_inverse
+        index = self.route_index[which]
+        return directed.returned(self.stacks(), grads, how.granularity, index, *tables)
 
-        Attributes that a forward sets belong to the modules that ran, so execution answers.
+    def _cover_module(self, cover: int, values: Mapping[Tensor, Tensor]) -> nn.Module:
+        """The base model with the attributes of one cover and with these values for its tensors.
+
+        Execution implements this, because forwards set attributes on its copies of the modules.
         """
         raise NotImplementedError
 
@@ -129,7 +131,7 @@ class CoverState(nn.Module):
 
     @property
     def route_index(self) -> Tensor:
-        """Of the directed lift: the row in the table of each source's route, (S, sources)."""
+        """The row of each source's route in the table of the directed lift, (S, sources)."""
         return self.route_bytes.view(torch.uint8 if self.covers <= BYTE_COVERS else torch.uint16)
 
     @property
@@ -142,7 +144,7 @@ class CoverState(nn.Module):
 
     @property
     def routes(self) -> NDArray[Any]:
-        """The cover that α reads source j from in the directed lift, shape (S, sources, M)."""
+        """The cover from which α reads source j in the directed lift, shape (S, sources, M)."""
         if not self.is_directed:
             raise McoverError("routes belong to routing='directed'; see covered.mixers().")
         if self._bank is None:
@@ -151,11 +153,11 @@ class CoverState(nn.Module):
         return self._bank
 
     def mixers(self) -> dict[str, Tensor]:
-        """Q̂ of each layer that mixes, by the layer's name: (units, blocks, M, M)."""
+        """Q̂ of each layer that mixes, by the name of the layer: (units, blocks, M, M)."""
         return {place: mixer for place, _, _, mixer in self.mixing()}
 
     def mixing(self) -> list[tuple[str, str, nn.Module, Tensor]]:
-        """Place, part, layer and mixer, wherever covers meet."""
+        """Place, part, layer and mixer of every meeting."""
         return [
             (of.place(part), part, self.net.get_submodule(of.name), getattr(self, f"mixer_{n}"))
             for n, (of, part, _) in enumerate(self._mixer_shapes())
@@ -172,12 +174,12 @@ class CoverState(nn.Module):
         return [(layer, part, shape) for layer in layers for part, shape in layer.shapes.items()]
 
     def redraw(self) -> None:
-        """Redraws the routes from the same topology, reproducibly from the seed of ``lift``."""
+        """Redraws the routes from the same topology; the seed of ``lift`` determines the result."""
         self.redraws += 1
         self._draw(self.redraws)
 
     def _advance(self) -> tuple[int, int]:
-        """Step and draw of the next evaluation; one in training mode is counted."""
+        """Step and draw of the next evaluation; in training mode the step is counted."""
         if not self.training:
             return self.steps, self.redraws
         every = self.settings.routing.redraw_every
@@ -187,7 +189,7 @@ class CoverState(nn.Module):
         return self.steps - 1, self.redraws
 
     def _passes_of(self, step: int) -> list[int]:
-        """The streams or destinations of a forward. Destinations cycle through the bank."""
+        """The streams or destinations of a forward; destinations cycle through the bank."""
         count = self.passes
         size = len(self.route_index) if self.is_directed else count
         return [(step * count + k) % size for k in range(count)]
@@ -202,12 +204,13 @@ class CoverState(nn.Module):
         ):
             drawn = self._draw_routes(number)
         for name, tensor in drawn.items():
-            # A new tensor, not new values: the backward of earlier forwards reads the old one.
+            # A new tensor instead of new values: the backward of earlier forwards reads the old
+            # one.
             self.register_buffer(name, tensor, persistent=False)
         self._drawn, self._bank = number, None
 
     def _draw_routes(self, number: int) -> dict[str, Tensor]:
-        """Routes or mixers of a draw, by the names of their buffers; a stream for each layer."""
+        """Routes or mixers of a draw, by the names of their buffers; a seed for each layer."""
         root = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, 1, number))
         like = next(iter(self.stacks().values()))
         how, topology = self.settings.routing, self.settings.topology
@@ -218,7 +221,7 @@ class CoverState(nn.Module):
                 draw_mixer(self.covers, topology, how, shape, seed)
                 for (_, _, shape), seed in zip(places, seeds, strict=True)
             ]
-            # Of the exact values: the dtype of the weights rounds them, and may change.
+            # The checksum uses the exact values, because the dtype that rounds them may change.
             self._mixer_checksum = checksum(drawn)
             return {
                 f"mixer_{n}": mixer.to(like.device, self._dtype_of(layer))
@@ -227,25 +230,25 @@ class CoverState(nn.Module):
         *_, (_, last) = directed.spans(self.stacks(), how.granularity)
         size = min(how.bank or last.stop, last.stop)
         if how.redraw_every is not None and how.destinations is not None:
-            # Destinations beyond these would be redrawn before they are evaluated.
+            # Further destinations would be redrawn before they are evaluated.
             size = min(size, how.redraw_every * how.destinations)
         bank = draw_indexed_bank(topology, self.covers, last.stop, size, root)
-        # As bytes: process groups that broadcast buffers do not support 16-bit integers.
+        # As bytes, because process groups cannot broadcast buffers of 16-bit integers.
         index = bank.index.view(np.uint8)
         arrays = {"bytes": index, "table": bank.table, "inverse": bank.inverse_table}
         return {f"route_{k}": torch.from_numpy(v).to(like.device) for k, v in arrays.items()}
 
     def _dtype_of(self, layer: MixingLayer) -> torch.dtype:
-        """The dtype of a layer's lifted weights, which its mixers have too."""
+        """The dtype of a layer's lifted weights, which is also that of its mixers."""
         stacks = set(self.stacks().values())  # tied weights have another layer's name
         own = self.net.get_submodule(layer.name).parameters()
         return next(weight.dtype for weight in own if weight in stacks)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """As torch's, for ``double()`` and the like; mixers are then drawn again from their seed.
+        """Casts and moves tensors as torch does; redraws mixers whose dtype changed.
 
-        Cast mixers would keep the rounding of the earlier dtype, and differ from those of a model
-        that is loaded from a checkpoint.
+        Mixers that were only cast would keep the rounding of the earlier dtype, and differ from
+        those of a model that is loaded from a checkpoint.
         """
         before = [mixer.dtype for mixer in self.mixers().values()]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -259,8 +262,8 @@ class CoverState(nn.Module):
     def parameter_groups(self, **options: Any) -> list[dict[str, Any]]:
         """Parameters and options for an optimizer that decays matrices but not biases and norms.
 
-        A stack has one axis more than the base's parameter, so the usual test "decay if
-        ndim >= 2" would decay biases too. Here the test is made on the base's shape.
+        A stack has one axis more than the base's parameter, so the usual test "decay if ndim >= 2"
+        would decay biases too. This method tests the base's shape.
 
         >>> import mcover
         >>> covered = mcover.lift(nn.Linear(4, 2), 3, mcover.Uniform(), seed=0)
@@ -279,9 +282,10 @@ class CoverState(nn.Module):
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clips the gradient of each cover by its own norm, and returns the norms, shape (M,).
 
-        ``torch.nn.utils.clip_grad_norm_`` takes a single norm over all covers, about √M times that
-        of one model; this clips each cover as that clips one model. A gradient that covers share
-        counts in the norm of each, and is clipped as in the cover with the largest norm.
+        ``torch.nn.utils.clip_grad_norm_`` computes one norm over all covers, about √M times that of
+        one model. This method clips each cover as that function clips one model. The gradient of a
+        shared parameter counts in the norm of each cover, and is scaled as in the cover with the
+        largest norm.
         """
         max_norm = checks.check_float("max_norm", max_norm, 0, infinite=True)
         grads = {p: p.grad for p in self.parameters() if p.grad is not None}
@@ -302,7 +306,7 @@ class CoverState(nn.Module):
     def _least(self, scale: Tensor) -> Tensor:
         return scale.min()
 
-    # --- what is saved ----------------------------------------------------------------------------
+    # --- saving -----------------------------------------------------------------------------------
 
     def get_extra_state(self) -> Tensor:
         """The seed and the counters, as part of ``state_dict``."""
@@ -315,12 +319,12 @@ class CoverState(nn.Module):
             "checksum": self._checksum(),
         }
         text = json.dumps(state)
-        # Padded to pages: a checkpoint fits a model whose counters have more or fewer digits.
+        # Padded, so that the shape of this tensor does not depend on the values of the counters.
         text = text.ljust(-(-len(text) // _PAGE) * _PAGE)
         return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Takes over seed and counters; refused if the routes cannot be drawn again from them."""
+        """Sets seed and counters; refuses them if they do not reproduce the routes."""
         is_bytes = isinstance(state, Tensor) and state.dtype == torch.uint8 and state.ndim == 1
         if not is_bytes or state.is_meta or state.is_sparse or state.numel() > _LARGEST_STATE:
             raise McoverError("this is not the state of a covered model, a tensor of bytes.")
@@ -340,8 +344,9 @@ class CoverState(nn.Module):
         if self._checksum() != checksum:
             self._restart(*before)
             raise McoverError(
-                "the routes of this state cannot be drawn again: either the model was lifted with "
-                "other settings, or this version of mcover or NumPy draws others from its seed."
+                "the routes of this state cannot be reproduced: either the model was lifted with "
+                "other settings, or this version of mcover or NumPy draws other routes from its "
+                "seed. Use the settings and the versions of the model that was saved."
             )
 
     def _restart(self, seed: SeedSequence, steps: int, redraws: int) -> None:

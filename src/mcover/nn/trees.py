@@ -1,7 +1,7 @@
 """Nested outputs and inputs: tensors inside tuples, lists, mappings and dataclasses.
 
-A container is rebuilt as its own class, so that a named tuple stays one and a Hugging Face output
-keeps its attributes. Anything else, a tensor included, is a value.
+Containers are rebuilt as their own class, so that a named tuple stays one and a Hugging Face output
+keeps its attributes. Everything else, including a tensor, is a value.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def check_covers_first(tree: Any, covers: int, what: str, otherwise: str) -> None:
-    """Refuses a tree without tensors, or with one that does not have the covers first."""
+    """Refuses a tree without tensors, or with a tensor that does not have the covers first."""
     given = tensors(tree)
     wrong = [t for t in given if t.ndim == 0 or len(t) != covers]
     if wrong or not given:
         seen = f"a tensor of shape {tuple(wrong[0].shape)}" if wrong else "no tensor"
         raise McoverError(
-            f"{what} takes every tensor with the {covers} covers first, and got {seen}; write "
+            f"{what} needs tensors with the {covers} covers first, and got {seen}; write "
             f"tensors of shape ({covers}, B, ...), or {otherwise} that all covers share."
         )
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """The same tree in new containers, with ``function(tensor)`` in the place of each tensor.
+    """The tree in new containers, with ``function(tensor)`` in place of each tensor.
 
-    A tensor that occurs twice is mapped once: layers may ask whether their inputs are the same.
+    A tensor that occurs twice is mapped once, because layers may test their inputs for identity.
     """
     made = {tensor: function(tensor) for tensor in dict.fromkeys(tensors(tree))}
     return merge(lambda one: made[one] if isinstance(one, Tensor) else one, tree)
 
 
 def merge(join: Callable[..., Any], *trees: Any) -> Any:
-    """One tree of ``join(*values)`` from trees of the same form.
+    """Merges trees of one form into a tree of ``join(*values)``.
 
     >>> merge(lambda *values: sum(values), {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
     {'a': 11, 'b': (22,)}
@@ -81,9 +81,9 @@ def merge(join: Callable[..., Any], *trees: Any) -> Any:
 
 
 def stack(*trees: Any) -> Any:
-    """What M covers returned as one tree with the covers first.
+    """Stacks the outputs of M covers into one tree with the covers first.
 
-    Numbers that differ between covers become a tensor of shape (M,), other objects that do a list.
+    Numbers that differ between covers become a tensor of shape (M,), other objects a list.
 
     >>> stack((torch.tensor(1.0), 7), (torch.tensor(2.0), 7))
     (tensor([1., 2.]), 7)
@@ -130,7 +130,7 @@ def _rebuilt(tree: Any, parts: dict[Any, Any]) -> Any:
         return type(tree)(parts.values())
     if isinstance(tree, Mapping) and not isinstance(tree, MutableMapping):
         return parts
-    made = copy.copy(tree)  # keeps the class, also where its constructor wants something else
+    made = copy.copy(tree)  # keeps the class, whatever arguments its constructor takes
     for key, value in parts.items():
         if isinstance(tree, Mapping):
             made[key] = value

@@ -1,4 +1,13 @@
-"""Optimizers: replicas that are coupled by their weights, and flips of ±1 weights."""
+"""Optimizers: replicas coupled through their weights, Entropy-SGD, and Bop for ±1 weights."""
+
+from mcover.extras import missing
+
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise missing("mcover.optim", "torch", "torch") from error
 
 from mcover.optim.bop import Bop
 from mcover.optim.entropy import EntropySGD

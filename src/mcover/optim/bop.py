@@ -1,4 +1,4 @@
-"""Bop: ±1 weights without latent ones, flipped by a running mean of their gradients."""
+"""Bop: ±1 weights without latent weights, flipped by a running mean of their gradients."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch.optim.optimizer import ParamsT
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.groups import Group, add_group, check_group, check_number, evaluated, own_groups
+from mcover.optim.groups import Group, added_group, check_group, check_number, evaluated, own_groups
 
 
 class Bop(Optimizer):
     """The binary optimizer (Helwegen et al., 2019), for weights w = ±1.
 
-        m ← (1 − γ)m + γ∇,    w ← −w  where m has the sign of w, and at least the size τ.
+        m ← (1 − γ)m + γ∇, w ← −w if m·w ≥ τ.
 
-    It acts on each weight by itself, so that stacks of covers are M runs of it.
+    It acts on each weight separately, so on stacks of covers it is M independent runs.
 
     >>> import mcover, torch
     >>> from mcover.nn import binary
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     >>> student = binary.binarize(net, estimator="identity")
     >>> covered = mcover.lift(student, 4, mcover.Uniform(), seed=0)
-    >>> binary.snap_latents(covered)  # latents are signs from now on, and stay so
+    >>> binary.snap_latents(covered)  # latents become signs; Bop keeps them so
     >>> rest = torch.optim.Adam(binary.others(covered), lr=1e-3)
     >>> optimizer = Bop(binary.latents(covered).values(), lr=0.1, threshold=1e-3, rest=rest)
     >>> mcover.cover_loss(torch.nn.functional.mse_loss, covered(torch.randn(5, 3)),
@@ -37,11 +37,11 @@ class Bop(Optimizer):
 
     Args:
         params: parameters of ±1, or parameter groups of them.
-        lr: γ, the adaptivity: the share of the new gradient in the mean.
+        lr: γ, the adaptivity rate: the share of the new gradient in the mean.
         threshold: τ.
-        rest: an optimizer of the other parameters. It steps with this one, and its groups follow
-            those of this one in ``param_groups``, with ``"flips": False``: one scheduler, one
-            ``zero_grad`` and one checkpoint serve both.
+        rest: an optimizer of the other parameters, which steps with this one. Its groups follow
+            those of this one in ``param_groups``, with ``"flips": False``, so that one scheduler,
+            one ``zero_grad`` and one checkpoint serve both.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Bop(Optimizer):
 
     @property
     def flipped(self) -> float:
-        """The share of weights that flipped in the last step; the paper looks at it to set τ."""
+        """The share of weights that flipped in the last step, by which the paper chooses τ."""
         weights = sum(p.numel() for g in self.param_groups if g["flips"] for p in g["params"])
         return sum(int(flips) for flips in self._flipped) / max(1, weights)
 
     def add_param_group(self, param_group: Group) -> None:
-        """As in torch; with ``"flips": False`` for what the other optimizer trains."""
+        """As in torch; a group with ``"flips": False`` is added to the other optimizer."""
         check_group(param_group)
         if not checks.check_bool("flips", param_group.setdefault("flips", True)):
             if self.rest is None:
@@ -81,26 +81,23 @@ class Bop(Optimizer):
             self.rest.add_param_group(param_group)
             self._share(self.rest.param_groups[-1])
             return
-        add_group(super().add_param_group, param_group)
-        try:
-            _check(self.param_groups[-1])
-            for number, weight in enumerate(self.param_groups[-1]["params"]):
+        with added_group(super().add_param_group, self.param_groups, param_group) as group:
+            _check(group)
+            for number, weight in enumerate(group["params"]):
                 if weight.is_complex() or not bool((weight.detach().abs() == 1).all()):
                     raise McoverError(
                         f"parameter {number} of shape {tuple(weight.shape)} is not ±1; write "
                         "binary.snap_latents(model) and binary.latents(model).values(), and give "
                         "the other parameters to rest=torch.optim.Adam(binary.others(model))."
                     )
-        except McoverError:
-            self.param_groups.pop()
-            raise
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the other optimizer, if there is one, and the flips.
+        """Flips weights, and steps the other optimizer if there is one.
 
         Args:
-            closure: clears the gradients, computes the loss and its gradients, returns the loss.
+            closure: a function that clears the gradients, computes loss and gradients, and returns
+                the loss.
         """
         loss = evaluated(closure)
         self._flipped = []
@@ -119,17 +116,17 @@ class Bop(Optimizer):
         return loss
 
     def _share(self, group: Group) -> None:
-        """Takes a group of the other optimizer, the same dict, among its own."""
+        """Adds a group of the other optimizer, the same dict, to those of this one."""
         group["flips"] = False
-        own = {id(p) for g in self.param_groups for p in g["params"]}
-        if any(id(p) in own for p in group["params"]):
+        own = {p for g in self.param_groups for p in g["params"]}
+        if any(p in own for p in group["params"]):
             raise McoverError(
                 "a parameter is given to Bop and to rest; write binary.others(model) for rest."
             )
         self.param_groups.append(group)
 
     def _hand_over(self) -> None:
-        """Gives the other optimizer its groups and its state, each parameter's the same dict."""
+        """Gives the other optimizer its groups and its state, as the same dicts."""
         if self.rest is not None:
             groups = [group for group in self.param_groups if not group["flips"]]
             state: dict[Tensor, Any] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""Entropy-SGD: descent on the local entropy, by a short Langevin walk around the weights."""
+"""Entropy-SGD: descent on the local entropy, estimated by a short Langevin walk in each step."""
 
 import math
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from mcover.seeds import Seed, seed_sequence
 
 
 class EntropySGD(Optimizer):
-    """Entropy-SGD (Chaudhari et al., 2017): each step is a walk of L steps, which begins at x.
+    """Entropy-SGD (Chaudhari et al., 2017): each step is a walk of L inner steps that starts at x.
 
         x' ← x' − η'[∇f(x') − γ(x − x')] + ε√η' · noise,    μ ← 0.75μ + 0.25x',    L times;
         x ← x − η(x − μ).
 
-    The scope γ_t = γ_0 (1 + scoping)^t grows with the steps. The fraction η'γ that a step of the
-    walk is pulled back is limited to 1: then each of its steps begins at x, and the method is
-    gradient descent. It needs no covers; stacks are M independent runs.
+    The scope γ_t = γ_0 (1 + scoping)^t grows with the steps. Each inner step returns a fraction η'γ
+    of the way to x. The fraction is limited to 1, where every inner step starts at x and the method
+    is gradient descent. It does not need covers; on stacks of covers it is M independent runs.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 2)
@@ -41,17 +41,17 @@ class EntropySGD(Optimizer):
     Args:
         params: any parameters, or parameter groups.
         lr: η.
-        momentum: of the walk, on gradients of f alone; each walk begins at rest.
-        nesterov: whether it is Nesterov's.
+        momentum: the momentum of the walk, for gradients of f only; it starts at 0 in each walk.
+        nesterov: whether to use Nesterov's momentum.
         weight_decay: adds weight_decay · x' to the gradients of f.
         inner_lr: η'.
-        inner_steps: L, the same for all groups: one step costs L evaluations of the closure.
+        inner_steps: L, the same for all groups; one step costs L evaluations of the closure.
         scope: γ_0.
-        scoping: by what share γ grows in each step.
+        scoping: the relative growth of γ in each step.
         noise: ε.
-        average: what μ keeps of itself.
-        seed: of the noise; the walk of step t has a stream of its own, so that a training which
-            goes on from a checkpoint sees the same noise.
+        average: the share of μ that an inner step keeps.
+        seed: the seed of the noise. The walk of step t has its own stream, so that training resumed
+            from a checkpoint has the same noise.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class EntropySGD(Optimizer):
         super().__init__(own_groups(params), defaults)
 
     def add_param_group(self, param_group: Group) -> None:
-        """As in torch; ``inner_steps`` and ``seed`` are those of the other groups."""
+        """As in torch; ``inner_steps`` and ``seed`` have to be those of the other groups."""
         check_group(param_group)
         for name, default in self.defaults.items():
             param_group.setdefault(name, default)
@@ -90,17 +90,17 @@ class EntropySGD(Optimizer):
             if param_group[name] != common:
                 raise McoverError(
                     f"{name} is {param_group[name]!r} in one group and {common!r} in another, but "
-                    f"all walk together; write {name} once, for the optimizer."
+                    f"all groups share it; write {name} once, for the optimizer."
                 )
         add_group(super().add_param_group, param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One walk and one step; returns the first loss of the walk, the one at x.
+        """One walk and one step; returns the first loss of the walk, at x.
 
         Args:
-            closure: clears the gradients, computes the loss and its gradients, returns the loss.
-                It is called ``inner_steps`` times, and may take a new batch each time.
+            closure: a function that clears the gradients, computes loss and gradients, and returns
+                the loss. It is called ``inner_steps`` times, and may use a new batch each time.
         """
         if closure is None:
             raise McoverError(
@@ -126,7 +126,7 @@ class EntropySGD(Optimizer):
                     if walk.here.grad is not None:
                         walk.advance(streams[walk.here.device])
         except BaseException:
-            for walk in walks:  # an interrupted walk has not moved anything
+            for walk in walks:  # an interrupted walk restores the parameters
                 walk.here.copy_(walk.start)
             raise
         for walk in walks:
@@ -138,7 +138,7 @@ class EntropySGD(Optimizer):
 
 @dataclass
 class _Walk:
-    """The walk of one parameter, which itself is x' for the time being."""
+    """The walk of one parameter, whose values are x' until the walk ends."""
 
     group: Group
     here: Tensor
@@ -155,7 +155,7 @@ class _Walk:
         if momentum:
             self.velocity = force if self.velocity is None else momentum * self.velocity + force
             force = force + momentum * self.velocity if group["nesterov"] else self.velocity
-        # The growth is limited where a float ends; the pull has reached its own limit long before.
+        # The exponent is limited so that exp does not overflow; ``back`` reaches 1 long before.
         growth = math.exp(min(group["taken"] * math.log1p(group["scoping"]), 700.0))
         back = min(rate * group["scope"] * growth, 1.0) if rate else 0.0
         move = rate * force + back * (here - self.start)

@@ -1,7 +1,7 @@
-"""Parameter groups and closures, checked before torch sees them: what all optimizers share."""
+"""Checks of parameter groups and closures, for all optimizers."""
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ Group = dict[str, Any]
 
 
 def check_number(group: Group, name: str, also: str = "", **limits: float) -> None:
-    """Refuses an option outside its limits, 0 on by default; ``also`` is what else is allowed."""
+    """Refuses an option outside its limits, by default below 0; ``also`` names special values."""
     value = group[name]
     is_tensor = isinstance(value, Tensor) and value.ndim == 0  # torch takes them for lr
     plain = value.item() if is_tensor else value
@@ -27,11 +27,11 @@ def check_number(group: Group, name: str, also: str = "", **limits: float) -> No
 
 
 def own_groups(params: ParamsT) -> ParamsT:
-    """Parameter groups as copies: torch writes into those it is given, and two optimizers share."""
+    """Copies of parameter groups, because torch writes to them."""
     problem = f"params is a {type(params).__name__}"
     entries: list[Any] = []
     if isinstance(params, Iterable) and not isinstance(params, Tensor | str | bytes | dict):
-        with suppress(Exception):  # an iterable of a user's may raise anything
+        with suppress(Exception):  # a user's iterable may raise anything
             entries = list(params)
             problem = f"params holds {checks.shown(entries[0])}" if entries else "params is empty"
     if not entries or not all(isinstance(one, Tensor | dict | tuple) for one in entries):
@@ -43,13 +43,13 @@ def own_groups(params: ParamsT) -> ParamsT:
 
 
 def check_group(group: Any) -> None:
-    """Refuses what is no parameter group."""
+    """Refuses anything but a parameter group."""
     if not isinstance(group, dict):
         raise McoverError(f"param_group is {checks.shown(group)}; write {{'params': [...]}}.")
 
 
 def add_group(add: Callable[[Group], None], group: Any) -> None:
-    """Adds a parameter group by torch's own method, whose refusals become ours."""
+    """Adds a parameter group by torch's own method; its exceptions become McoverError."""
     check_group(group)
     try:
         add(group)
@@ -62,8 +62,19 @@ def add_group(add: Callable[[Group], None], group: Any) -> None:
         ) from error
 
 
+@contextmanager
+def added_group(add: Callable[[Group], None], groups: list[Group], group: Any) -> Iterator[Group]:
+    """Adds a parameter group, and removes it again if the block refuses it."""
+    add_group(add, group)
+    try:
+        yield groups[-1]
+    except McoverError:
+        groups.pop()
+        raise
+
+
 def evaluated(closure: Any) -> Any:
-    """What a closure returns, with gradients on; None without one."""
+    """Calls a closure with gradients enabled; None without a closure."""
     if closure is None:
         return None
     checks.check_callable("closure", closure, "a function that computes the loss and its gradients")

@@ -1,7 +1,8 @@
-"""Optimizers of coupled replicas: a base optimizer steps, and replicas are pulled to each other.
+"""Optimizers of coupled replicas: a base optimizer, and a pull that brings replicas together.
 
-The pull is found from the values before the step and applied beside the base's own update, as
-AdamW decays weights beside Adam's: momentum and normalisation act on gradients of losses alone.
+The pull is computed from the values before the step, and added to the update of the base, as AdamW
+adds weight decay to that of Adam. So momentum and normalisation act only on the gradients of the
+losses.
 """
 
 import inspect
@@ -18,20 +19,20 @@ from torch.optim.optimizer import ParamsT
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.optim.groups import Group, add_group, check_number, evaluated, own_groups
+from mcover.optim.groups import Group, added_group, check_number, evaluated, own_groups
 
 Base = Callable[..., Optimizer]
 Coupling = float | Literal["auto"]
 
-_BETA = 0.9  # what Zhang et al. recommend for the centre's rate
+_BETA = 0.9  # the rate of the centre that Zhang et al. recommend
 
 
 class _Coupled(Optimizer):
-    """A base optimizer on stacks (M, *shape), with something that happens between the replicas.
+    """A base optimizer on stacks (M, *shape), with a coupling between the replicas.
 
-    Options of the base and of the coupling live side by side in the parameter groups, which both
-    share, so that schedulers, checkpoints and added groups reach both. Parameters without a
-    gradient are left alone, as by every optimizer of torch.
+    The base and the coupling share the parameter groups, which hold the options of both, so that
+    schedulers, checkpoints and added groups apply to both. Parameters without a gradient are not
+    changed, as in every optimizer of torch.
     """
 
     def __init__(self, params: ParamsT, base: Base, options: Group, own: Group) -> None:
@@ -42,26 +43,26 @@ class _Coupled(Optimizer):
 
     @abstractmethod
     def _check(self, group: Group) -> None:
-        """Refuses bad options of a group, and completes those that follow from others."""
+        """Refuses invalid options of a group, and computes those that follow from others."""
 
     @abstractmethod
     def _pull(self, group: Group) -> float:
-        """The share of the way to its anchor that a replica is pulled in the coming step."""
+        """The fraction of its offset that a replica is pulled back in the coming step."""
 
     @abstractmethod
     def _offsets(self, stack: Tensor) -> Tensor:
-        """How far each replica is from what it is pulled to, as a new tensor."""
+        """The offset of each replica from the point that it is pulled to, as a new tensor."""
 
     def _ready(self, loss: Any) -> None:
-        """Called with what the closure returned, before anything is changed."""
+        """Called with the loss from the closure, before anything is changed."""
 
     def _follow(self, stack: Tensor, pull: float) -> Tensor | None:
-        """What an optimizer keeps for itself after the step, from the values before it."""
+        """The new centre, computed from the values before the step; None without a centre."""
         return None
 
     @property
     def covers(self) -> int:
-        """M; 1 as long as there is no stack."""
+        """M, or 1 as long as there is no stack."""
         return next((len(stack) for stack in self.stacks() if stack.ndim), 1)
 
     def stacks(self) -> list[Tensor]:
@@ -69,30 +70,27 @@ class _Coupled(Optimizer):
         return [p for group in self.param_groups if group["replicas"] for p in group["params"]]
 
     def add_param_group(self, param_group: Group) -> None:
-        """As in torch, for stacks of the same M or, with ``replicas=False``, for shared tensors."""
-        add_group(super().add_param_group, param_group)
-        try:
+        """As in torch, for stacks of the same M, or for shared tensors with ``replicas=False``."""
+        with added_group(super().add_param_group, self.param_groups, param_group):
             is_stacked = checks.check_bool("replicas", param_group["replicas"])
             for stack in param_group["params"] if is_stacked else ():
                 if stack.ndim == 0 or len(stack) != self.covers:
                     raise McoverError(
                         f"a parameter of shape {tuple(stack.shape)} does not have the covers "
                         f"first, which are {self.covers} in others; give "
-                        "covered.stacks().values(), and what all covers share as a group of its "
-                        "own: {'params': [...], 'replicas': False}."
+                        "covered.stacks().values(), and shared parameters as a separate group, "
+                        "{'params': [...], 'replicas': False}."
                     )
             check_number(param_group, "lr")
             self._check(param_group)
-        except McoverError:
-            self.param_groups.pop()
-            raise
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the base, and the pull between replicas beside it.
+        """One step of the base, and the pull between replicas.
 
         Args:
-            closure: clears the gradients, computes the loss and its gradients, returns the loss.
+            closure: a function that clears the gradients, computes loss and gradients, and returns
+                the loss.
         """
         loss = evaluated(closure)
         self._ready(loss)
@@ -107,10 +105,10 @@ class _Coupled(Optimizer):
         for stack, pull, way, centre in pulled:
             if way is not None:
                 stack.sub_(way)
-            elif pull >= 1:  # all the way: to the barycentre of what the base made of the replicas
+            elif pull >= 1:  # replicas are set to their barycentre after the step of the base
                 stack.copy_(stack.mean(0, keepdim=True).expand_as(stack))
             if centre is not None:
-                # Only now: some optimizers take a state that is not empty for one of their own.
+                # Stored after the step of the base: some optimizers initialise only an empty state.
                 self.state[stack]["centre"] = stack[0].clone() if pull >= 1 else centre
         for group in self.param_groups:
             group["taken"] += 1
@@ -122,7 +120,7 @@ class _Coupled(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
-            # A checkpoint of the plain base knows nothing of the coupling.
+            # A checkpoint of the plain base has no options of the coupling.
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
             self._check(group)
@@ -133,9 +131,9 @@ class ReplicatedSGD(_Coupled):
     """rSGD: w_a ← w_a − η[∇L_a + 2g(w_a − w̄)], with w̄ the barycentre before the step.
 
     It descends ``Σ_a [L_a + g |w_a − w̄|²]`` (Pittorino et al., 2021), and g grows exponentially:
-    g_t = g_0 · growth^(t/steps) in step t, constant from step ``steps`` on. The fraction 2ηg that a
-    step pulls is limited: from 1 on, all replicas are set to the barycentre of what the base made
-    of them, so that ``coupling=inf`` keeps them together.
+    g_t = g_0 · growth^(t/steps) in step t, constant after ``steps`` steps. If the fraction 2ηg of
+    the pull is 1 or more, all replicas are set to their barycentre after the step of the base, so
+    ``coupling=inf`` keeps them equal.
 
     >>> import mcover, torch
     >>> covered = mcover.lift(torch.nn.Linear(3, 2), 4, mcover.Identity(), seed=0)
@@ -143,21 +141,20 @@ class ReplicatedSGD(_Coupled):
     >>> x, y = torch.ones(5, 3), torch.zeros(5, 2)
     >>> loss = mcover.cover_loss(torch.nn.functional.mse_loss, covered(x), y)
     >>> loss.backward()
-    >>> optimizer.start(loss)  # once: coupling="auto" takes its size from the first loss
+    >>> optimizer.start(loss)  # once: coupling="auto" depends on the first loss
     >>> optimizer.step()
 
     Args:
-        params: stacks ``(M, *shape)``, ``covered.stacks().values()``; or parameter groups, those
-            with ``"replicas": False`` for what all covers share, where the base alone acts.
-        lr: η, also of the base optimizer.
-        coupling: g_0. "auto" is ``Σ_a L_a / Σ_a |w_a − w̄|²`` at the start, squared distances summed
-            over all weights: then both terms of the objective are of one size. The losses are
-            taken from the closure of the first step, or from :meth:`start`.
-        growth: by how much the coupling grows in all.
-        steps: the planned number of steps; None with ``growth=1`` alone.
-        base: the optimizer that makes the gradient step; one that acts on each weight by itself,
-            as SGD and Adam do, keeps the replicas apart.
-        options: of the base, e.g. momentum, nesterov, weight_decay.
+        params: stacks ``(M, *shape)``, ``covered.stacks().values()``; or parameter groups, with
+            ``"replicas": False`` for shared parameters, which only the base updates.
+        lr: η, also of the base optimizer. coupling: g_0. "auto" is ``Σ_a L_a / Σ_a |w_a − w̄|²`` at
+            the start, summed over all weights, which makes both terms of the objective equal. The
+            losses come from the closure of the first step or from :meth:`start`.
+        growth: the factor by which the coupling grows in ``steps`` steps.
+        steps: the planned number of steps; None only with ``growth=1``.
+        base: the optimizer of the gradient step. It should act on each weight separately, as SGD
+            and Adam do; others would couple the replicas.
+        options: options of the base, e.g. momentum, nesterov, weight_decay.
     """
 
     def __init__(
@@ -229,7 +226,7 @@ class ReplicatedSGD(_Coupled):
         return math.inf if math.isinf(g) else 2 * float(group["lr"]) * g
 
     def _offsets(self, stack: Tensor) -> Tensor:
-        """w_a − w̄, exactly 0 for equal replicas: the mean of equal floats may be another float."""
+        """w_a − w̄, exactly 0 for equal replicas, whose mean may differ from them by rounding."""
         offsets = stack - stack[:1]
         return offsets.sub_(offsets.mean(0))
 
@@ -237,14 +234,15 @@ class ReplicatedSGD(_Coupled):
 class ElasticSGD(_Coupled):
     """Synchronous EASGD (Zhang et al., 2015), and EAMSGD with ``momentum`` and ``nesterov``.
 
-    In every ``period``-th step, beginning with the first, all values on the right being old ones:
+    In every ``period``-th step, starting with the first, with the values before the step on the
+    right-hand side:
 
         x_i ← x_i − η∇L_i − α(x_i − x̃),    x̃ ← x̃ + β(mean_i x_i − x̃),    α = ηρ, β = Mα;
 
-    in the others the base steps alone. The centre x̃ starts at the barycentre. β is limited to 1,
-    where the centre becomes the barycentre: then SGD with curvature h is stable for α < 1 − ηh/2.
-    From α = 1 on, replicas and centre are set to the barycentre of what the base made of the
-    replicas, so that ``coupling=inf`` averages them every ``period`` steps.
+    In the other steps only the base steps. The centre x̃ starts at the barycentre. β is limited to
+    1, where the centre becomes the barycentre; then SGD with curvature h is stable for α < 1 −
+    ηh/2. If α is 1 or more, replicas and centre are set to the barycentre of the replicas after the
+    base's step, so that ``coupling=inf`` averages them every ``period`` steps.
 
     >>> import mcover, torch
     >>> covered = mcover.lift(torch.nn.Linear(3, 2), 4, mcover.Identity(), seed=0)
@@ -258,10 +256,9 @@ class ElasticSGD(_Coupled):
     Args:
         params: as for :class:`ReplicatedSGD`, as are ``base`` and its ``options``.
         lr: η, also of the base optimizer.
-        coupling: ρ. "auto" makes β = 0.9 at the learning rate that the group is given.
+        coupling: ρ. "auto" gives β = 0.9 for the learning rate of the group.
         period: τ, the steps between communications.
-        base: the optimizer that makes the gradient step.
-        options: of the base.
+        base: the optimizer of the gradient step. options: options of the base.
     """
 
     def __init__(
@@ -290,9 +287,9 @@ class ElasticSGD(_Coupled):
 
     @contextmanager
     def at_centre(self) -> Iterator[None]:
-        """Inside, all replicas are at the centre; outside, they are what they were.
+        """In this context all replicas are at the centre; on exit they are restored.
 
-        Running statistics stay those of the replicas: ``collapse(loader=...)``.
+        Running statistics remain those of the replicas; write ``collapse(loader=...)``.
         """
         kept = [(stack, stack.detach().clone()) for stack in self.stacks()]
         with torch.no_grad():
@@ -333,7 +330,7 @@ class ElasticSGD(_Coupled):
 
 
 def _is_auto(group: Group) -> bool:
-    """Whether the coupling is "auto"; refused where it is no number either."""
+    """Whether the coupling is "auto"; refuses anything but that and numbers."""
     auto = isinstance(group["coupling"], str) and group["coupling"] == "auto"
     if not auto:
         check_number(group, "coupling", also=", inf or 'auto'")
@@ -341,7 +338,7 @@ def _is_auto(group: Group) -> bool:
 
 
 def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
-    """The base optimizer, or an error that says what it takes."""
+    """The base optimizer; if it refuses its options, the error lists the valid ones."""
     if not callable(base):
         raise McoverError(
             f"base is {checks.shown(base)}; write a class of optimizers, e.g. torch.optim.SGD."
@@ -355,7 +352,7 @@ def _made(base: Base, params: ParamsT, options: Group) -> Optimizer:
             names = [name for name in inspect.signature(base).parameters if name != "params"]
             remedy = f"It takes {', '.join(names)}."
         raise McoverError(
-            f"the base optimizer {name} refuses what it was given: {error}. {remedy}"
+            f"the base optimizer {name} refuses its arguments: {error}. {remedy}"
         ) from error
     if not isinstance(made, Optimizer):
         raise McoverError(f"base {name} makes a {type(made).__name__}; write e.g. torch.optim.SGD.")

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads torch with the first use of a network; ±1 students do without."""
+    """Loads torch with the first use of a network; ±1 students do not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""Callbacks of scikit-learn, where it has them: they are new in 1.9."""
+"""Callbacks of scikit-learn, or classes that do nothing before version 1.9."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ try:
 except ModuleNotFoundError:
 
     class _Silent:
-        """A context that tells nobody."""
+        """A callback context that does nothing."""
 
         def subcontext(self, **about: Any) -> _Silent:
             return self
@@ -21,13 +21,13 @@ except ModuleNotFoundError:
             return False
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """No callbacks: an estimator has nobody to tell."""
+        """Support for no callbacks."""
 
         def _init_callback_context(self, max_subtasks: int) -> _Silent:
             return _Silent()
 
     def with_callbacks(fit: Any) -> Any:
-        """``fit`` as it is."""
+        """Returns ``fit`` unchanged."""
         return fit
 
 

@@ -1,4 +1,4 @@
-"""What all estimators check of their arguments, beside scikit-learn's own checks."""
+"""Checks of arguments that all estimators share, in addition to scikit-learn's own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mcover import McoverError, checks
 
 @contextmanager
 def reading(**given: Any) -> Iterator[None]:
-    """Around scikit-learn's checks of data: masked arrays are refused, as masks would be ignored.
+    """A context for scikit-learn's checks of data; refuses masked arrays, whose masks it ignores.
 
-    Exceptions that are neither ValueError nor TypeError come from objects of the caller's, and
-    become ours.
+    Exceptions other than ValueError and TypeError come from the user's objects, and become
+    McoverError.
     """
     for name, values in given.items():
         checks.check_unmasked(name, values)
-        if isinstance(values, np.ndarray):  # a view may repeat a few numbers; a copy does not
+        if isinstance(values, np.ndarray):  # a broadcast view may be small, its copy is not
             checks.check_memory(9 * values.size, f"{name} of shape {values.shape}", "write fewer")
     try:
         yield
@@ -35,7 +35,7 @@ def reading(**given: Any) -> Iterator[None]:
 
 
 def random_state(value: Any) -> RandomState:
-    """As scikit-learn has it: None, a seed below 2^32 or a RandomState."""
+    """As in scikit-learn: None, a seed below 2^32 or a RandomState."""
     try:
         return check_random_state(value)
     except Exception as error:  # NumPy's, for a seed out of range
@@ -46,13 +46,13 @@ def random_state(value: Any) -> RandomState:
 
 
 def check_n_jobs(value: Any) -> None:
-    """As joblib has it: None, or a number of threads; −1 is one for each CPU."""
+    """As in joblib: None, or a number of threads; −1 is one for each CPU."""
     if value is not None and checks.check_int("n_jobs", value, -(2**31), 2**31) == 0:
         raise McoverError("n_jobs is 0; write None, a number of threads, or -1 for all CPUs.")
 
 
 def class_weights(given: Any, y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.float64]:
-    """The weight of each sample by its class; ``classes`` are all that may come."""
+    """The weight of each sample by its class; ``classes`` are all possible classes."""
     if given is None:
         return np.ones(len(y))
     if isinstance(given, str) and given == "balanced":

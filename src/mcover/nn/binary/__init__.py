@@ -1,6 +1,6 @@
-"""±1 and ternary weights of any layer, trained through latent weights: a straight-through estimate.
+"""±1 and ternary weights of any layer, trained through latent weights (straight-through).
 
-A binarized model is an ordinary one, that lifts, trains and collapses like any other.
+A binarized model is an ordinary module, which is lifted, trained and collapsed like any other.
 """
 
 from mcover.nn.binary.folding import Folded, fold

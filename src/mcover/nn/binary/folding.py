@@ -1,4 +1,4 @@
-"""The student of one bit a weight: packed signs, and batch-norms folded into integer thresholds."""
+"""Networks with one bit per weight: packed signs, batch-norms folded into integer thresholds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Named = tuple[str, Any]
 
 
 def fold(model: nn.Module) -> Folded:
-    """A network of ±1 weights and signs as bits, with the outputs that the model has in evaluation.
+    """Packs a network of ±1 weights and signs into bits; outputs are those of ``model.eval()``.
 
     >>> from mcover.nn import binary
     >>> net = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), Sign(), nn.Linear(128, 10))
@@ -36,17 +36,17 @@ def fold(model: nn.Module) -> Folded:
 
     Args:
         model: an ``nn.Sequential``, also of others, of ``Linear`` and ``Conv2d`` layers with ±1
-            weights, each but the last followed by a batch-norm (or none) and a ``Sign``.
-            ``MaxPool2d`` may stand behind a convolution or a ``Sign``; ``Flatten`` may stand
-            between, and ``Dropout`` and ``Identity`` anywhere. Output channels may have a scale.
+            weights, each but the last followed by an optional batch-norm and a ``Sign``.
+            ``MaxPool2d`` may follow a convolution or a ``Sign``; ``Flatten``, ``Dropout`` and
+            ``Identity`` may be anywhere between layers. Output channels may have a scale.
 
-    A hidden unit is a count of bits, compared with a threshold that the batch-norm, bias and scale
-    before its sign come to: an integer, found by evaluating them in the model's own arithmetic, so
-    that hidden signs are exactly the model's where its sums are exact, as they are without scale
-    and bias. The first layer takes ±1 inputs as bits, and others by a product in floats.
+    A hidden unit compares a count of bits with an integer threshold, which replaces batch-norm,
+    bias and scale before the sign. The threshold is found by evaluating these in the model's own
+    arithmetic. So hidden signs equal the model's if its sums are exact, which they are without
+    scale and bias. The first layer reads ±1 inputs as bits, and multiplies other inputs in floats.
 
     Raises:
-        McoverError: something in the model is not of this kind; it is named.
+        McoverError: a layer cannot be folded; the message names it.
     """
     checks.check_instance("model", model, nn.Module, "a binarized nn.Sequential")
     if isinstance(model, Covered):
@@ -80,8 +80,8 @@ def fold(model: nn.Module) -> Folded:
             steps.append(copy.deepcopy(layer))
         else:
             raise McoverError(
-                f"{name!r} is a {type(layer).__name__}, which has no place in a network of bits; "
-                f"it takes {_TAKEN}."
+                f"{name!r} is a {type(layer).__name__}, which fold does not know; it takes "
+                f"{_TAKEN}."
             )
     if not any(isinstance(step, PackedLayer) for step in steps):
         raise McoverError("the model has no layer of ±1 weights to fold.")
@@ -103,15 +103,15 @@ def _flat(name: str, module: nn.Module) -> Iterator[Named]:
 
 
 def _next(found: list[Named], at: int, kinds: Any) -> tuple[Any, int]:
-    """The next layer, if it is of a kind, and where to go on."""
+    """The next layer if it is of one of these kinds, and the position after it."""
     is_one = at < len(found) and isinstance(found[at][1], kinds)
     return (found[at][1], at + 1) if is_one else (None, at)
 
 
 class Folded(nn.Module):
-    """What :func:`fold` makes: called with inputs as the model is, it gives the model's outputs.
+    """The result of :func:`fold`, which is called like the model and returns its outputs.
 
-    Its state dict holds the bits. A file of it is read into the fold of any model of the same
+    Its state dict holds the bits, and can be loaded into the fold of any model of the same
     architecture: ``fold(model).load_state_dict(...)``.
     """
 
@@ -121,12 +121,12 @@ class Folded(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weights and thresholds, and of what the first and last layer keep in floats."""
+        """Bytes of weights, thresholds, and the floats of the first and last layer."""
         return sum(tensor.nbytes for tensor in self.buffers())
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs as of the model in evaluation mode; ±1 where it ends with signs."""
+        """The outputs of the model in evaluation mode; ±1 if it ends with signs."""
         h = x > 0 if bool((x.abs() == 1).all()) else x
         for step in self.steps:
             h = step(h)
@@ -139,7 +139,7 @@ class _Signs(nn.Module):
 
 
 class _Pool(nn.Module):
-    """Max-pooling of numbers, or of bits: where it stands behind signs."""
+    """Max-pooling of numbers, or of bits after signs."""
 
     def __init__(self, pool: nn.MaxPool2d) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class _Pool(nn.Module):
 
 
 class _Floats(nn.Module):
-    """What follows the sum of signs in the model: scale and bias of the layer, and the norm."""
+    """The operations after the sum of signs: scale and bias of the layer, and the norm."""
 
     sizes: Tensor
     bias: Tensor | None
@@ -171,23 +171,23 @@ class _Floats(nn.Module):
             self.register_buffer(key, None if value is None else value.detach().clone())
 
     def scaled(self, fields: Tensor) -> Tensor:
-        """The layer's output, of sums of signs (B, units, ...)."""
+        """The output of the layer from sums of signs, (B, units, ...)."""
         y = fields.to(self.sizes.dtype) * self.sizes.view(-1, *[1] * self.axes)
         return y if self.bias is None else y + self.bias.view(-1, *[1] * self.axes)
 
     def normed(self, y: Tensor) -> Tensor:
-        """The batch-norm as in evaluation mode."""
+        """The batch-norm in evaluation mode."""
         if self.eps is None:
             return y
         statistics = self.norm_running_mean, self.norm_running_var
         return F.batch_norm(y, *statistics, self.norm_weight, self.norm_bias, eps=self.eps)
 
     def thresholds(self, most: int) -> tuple[Tensor, Tensor]:
-        """Polarity ±1 and threshold: a unit is +1 where polarity · field ≥ threshold.
+        """Polarity ±1 and threshold: a unit is +1 if polarity · field ≥ threshold.
 
         ``most`` is the largest field.
 
-        Everything from the field to the sign is monotonic, rounding included: bisection is exact.
+        The map from the field to the sign is monotonic, rounding included, so bisection is exact.
         """
         down = torch.zeros_like(self.sizes) if self.norm_weight is None else self.norm_weight
         polarity = torch.where(down < 0, -1, 1)
@@ -235,7 +235,7 @@ class PackedLayer(nn.Module):
         self.floats = floats if first or not hidden else None
 
     def forward(self, h: Tensor) -> Tensor:
-        """Bits, or numbers where it is the last layer; of bits, or of numbers if it is the first.
+        """Bits, or numbers from the last layer; the input is bits, or numbers for the first layer.
 
         Shape: (B, inputs) to (B, units), or (B, channels, H, W) to (B, units, H', W').
         """
@@ -270,7 +270,7 @@ class PackedLayer(nn.Module):
         return torch.from_numpy(fields).to(h.device, torch.float32)
 
     def _convolved(self, h: Tensor) -> Tensor:
-        """Fields of all patches. Padding is 0; as bits it is -1, and what that adds is undone."""
+        """Fields of all patches. Padding is 0, but −1 as a bit: ``undone`` corrects the sums."""
         at: Any = self.at
         edge = F.pad(torch.zeros(1, *h.shape[1:], dtype=torch.float32), at.padding, value=1.0)
         undone = F.conv2d(edge, self._signs().float(), None, at.stride, 0, at.dilation)
@@ -281,13 +281,13 @@ class PackedLayer(nn.Module):
         return fields.transpose(1, 2).reshape(shape) + undone.to(fields)
 
     def _product(self, h: Tensor) -> Tensor:
-        """The layer of the model, on inputs that are no signs."""
+        """The layer of the model, for inputs that are not signs."""
         floats: Any = self.floats
         sizes = floats.sizes.view(-1, *[1] * (len(self.shape) - 1))
         weight = self._signs().to(sizes) * sizes
         if (at := self.at) is None:
             return F.linear(h, weight, floats.bias)
-        # Padded by the convolution itself, as in the model: it may sum in another order.
+        # The convolution pads, as in the model; separate padding may sum in another order.
         return F.conv2d(h, weight, floats.bias, at.stride, at.asked, at.dilation)
 
 

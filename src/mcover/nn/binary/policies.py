@@ -1,4 +1,4 @@
-"""Policies of collapse: which signs one model of ±1 weights takes from its covers."""
+"""Policies that choose the signs of one model of ±1 weights from its covers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 def errors(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of wrong classes: of the largest of several outputs, of the sign of one."""
+    """The share of wrong classes, by the largest of several outputs or the sign of one."""
     if outputs.ndim > 1 and outputs.shape[1] > 1:
         guessed = outputs.argmax(1)
     else:
@@ -39,12 +39,12 @@ def collapse(
     held_out: Iterable[Any] | None = None,
     score: Score = errors,
 ) -> nn.Module:
-    """One binarized model of its covers, in evaluation mode.
+    """Collapses the covers of a binarized model to one, in evaluation mode.
 
     >>> import mcover
     >>> from mcover.nn import binary
     >>> student = binary.binarize(nn.Linear(3, 2))
-    >>> covered = mcover.lift(student, 3, mcover.Uniform(), noise="50%", seed=0)
+    >>> covered = mcover.lift(student, 3, seed=0)
     >>> net = collapse(covered, "signs")
     >>> votes = [covered.cover(k).weight for k in range(3)]
     >>> torch.equal(net.weight, sum(votes).sign())
@@ -52,15 +52,15 @@ def collapse(
 
     Args:
         covered: a lifted model of ``binarize``.
-        policy: "latents" are averaged over covers, and the model takes their signs. "signs" takes
-            the most frequent of the covers' signs, that of cover 0 where several are; the size of
-            a latent is the mean of sizes. Both average all other parameters. "best" is the cover
-            with the lowest score on held-out data, the first of several.
-        loader: training batches to compute the running statistics of batch-norms on, as for
+        policy: "latents" averages the latents over covers and uses their signs. "signs" uses the
+            most frequent sign of the covers, or that of cover 0 in a tie; the size of a latent is
+            the mean of the sizes. Both average all other parameters. "best" is the cover with the
+            lowest score on held-out data, or the first of several.
+        loader: training batches from which running statistics of batch-norms are recomputed, as in
             ``torch.optim.swa_utils.update_bn``. Without it they are those of the covers.
         held_out: batches of inputs and targets, for "best".
-        score: a function of outputs and targets, lower is better, a mean over a batch; by default
-            the share of errors, of classes by number or, for a single output, of signs.
+        score: a function of outputs and targets that returns a mean over the batch, lower is
+            better; by default the share of wrong classes or, for a single output, of wrong signs.
     """
     checks.check_instance("covered", covered, Covered, "mcover.lift(binary.binarize(model), ...)")
     latents(covered)
@@ -69,7 +69,7 @@ def collapse(
         raise McoverError(
             "policy='best' needs held_out, batches of inputs and targets."
             if policy == "best"
-            else f"held_out is for policy='best', and has no part in {policy!r}."
+            else f"held_out is for policy='best', and {policy!r} does not use it."
         )
     checks.check_callable("score", score, "a function of outputs and targets")
     for name, given in (("loader", loader), ("held_out", held_out)):
@@ -77,11 +77,11 @@ def collapse(
             check_loader(name, given)
         if isinstance(given, Iterator) and policy == "best":
             raise McoverError(f"{name} is read once for each cover; write a list or a DataLoader.")
-    own = policy == "best" and not covered.settings.mixes  # statistics of the cover by itself
+    own = policy == "best" and not covered.settings.mixes  # then each cover has its own statistics
     if loader is None and not own and any(isinstance(m, _NORMS) for m in covered.net.modules()):
         warnings.warn(
-            "the running statistics of the model's batch-norms are those of the covers, and signs "
-            "of a collapse have others; write loader=... to compute them on training batches.",
+            "the running statistics of the model's batch-norms describe the covers and not the "
+            "collapse; write loader=... to recompute them from training batches.",
             McoverWarning,
             stacklevel=2,
         )
@@ -90,8 +90,8 @@ def collapse(
         return min(
             ((_scored(net, held_out, score), net) for net in nets), key=lambda pair: pair[0]
         )[1]
-    hows = {id(latent): how for _, how, latent in weights_of(covered)} if policy == "signs" else {}
-    of = {name: hows.get(id(stack)) for name, stack in covered.stacks().items()}
+    hows = {latent: how for _, how, latent in weights_of(covered)} if policy == "signs" else {}
+    of = {name: hows.get(stack) for name, stack in covered.stacks().items()}
 
     def value(name: str, stack: Tensor) -> Tensor:
         how = of.get(name)
@@ -119,7 +119,7 @@ def _scored(net: nn.Module, held_out: Any, score: Score) -> float:
 
 
 def _majority(how: SignWeight, stack: Tensor) -> Tensor:
-    """Latents whose signs are the most frequent of the covers', with cover 0 where several are."""
+    """Latents with the most frequent sign of the covers; in a tie, with the sign of cover 0."""
     if bool((stack == stack[0]).all()):
         return stack[0]
     signs = how.signs(stack)
@@ -129,5 +129,5 @@ def _majority(how: SignWeight, stack: Tensor) -> Tensor:
     made = torch.where(tied, signs[0], values[votes.argmax(0)])
     if not how.ternary:
         return made * mean_over_covers(stack.abs())
-    # One size for all that are not 0, so that none of them falls below the threshold.
+    # All latents that are not 0 get the same size, so that none of them is below the threshold.
     return made * how.sizes(stack, signs).mean(0)

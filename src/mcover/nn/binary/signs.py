@@ -1,4 +1,4 @@
-"""Weights that are signs of latent weights, and the gradients that pass straight through them."""
+"""Weights that are signs of latent weights, with straight-through gradients."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def _swish(x: Tensor) -> Tensor:
     return _BETA * (2 - x * torch.tanh(x / 2)) * torch.sigmoid(x) * torch.sigmoid(-x) * 2
 
 
-_LARGEST_BOUND = 1e4  # far beyond any latent, and in the range of half precision
+_LARGEST_BOUND = 1e4  # larger than any latent, and in the range of half precision
 
-# What stands for the derivative of the sign at x. The names are those of a :class:`SignWeight`.
+# Surrogates for the derivative of the sign at x, by the names of a :class:`SignWeight`.
 SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": torch.ones_like,
     "clip": lambda x: (x.abs() <= 1).to(x.dtype),
@@ -45,7 +45,7 @@ SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class _Through(torch.autograd.Function):
-    """The sign, 0 up to the threshold if there is one; its gradient is multiplied by a slope."""
+    """The sign, or 0 up to a threshold; the backward multiplies by a slope."""
 
     @staticmethod
     def forward(latent: Tensor, threshold: Tensor | None, slope: Any) -> Tensor:
@@ -79,7 +79,7 @@ def _estimator(given: Any) -> Any:
 
 
 class Sign(nn.Module):
-    """The sign of an activation, +1 at zero, with a gradient that passes through.
+    """The sign of an activation, +1 at zero, with a straight-through gradient.
 
     >>> x = torch.tensor([-2.0, -0.5, 0.0, 0.5], requires_grad=True)
     >>> Sign()(x).tolist()
@@ -89,7 +89,7 @@ class Sign(nn.Module):
     [0.0, 1.0, 1.0, 1.0]
 
     Args:
-        estimator: what stands for the derivative, as for ``binarize``.
+        estimator: the surrogate for the derivative, as for ``binarize``.
     """
 
     def __init__(self, estimator: Estimator = "clip") -> None:
@@ -109,14 +109,14 @@ class SignWeight(nn.Module):
     """The parametrization of one weight, which :func:`binarize` registers: latents to signs.
 
     Args:
-        axes: how many the weight has; a stack of covers has one more.
-        estimator: what stands for the derivative of the sign.
-        ternary: whether small latents are 0.
+        axes: the number of axes of the weight; a stack of covers has one more.
+        estimator: the surrogate for the derivative of the sign. ternary: whether small latents are
+            0.
         scale: None, or "channel".
-        axis: of the output channels.
+        axis: the axis of the output channels.
     """
 
-    of_stacks = True  # the weights of covers are computed with the covers first as well
+    of_stacks = True  # it can compute a whole stack, with the covers first
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class SignWeight(nn.Module):
         return signs * self.sizes(latent, signs.detach())
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """What is assigned to the weight becomes the latents."""
+        """A value assigned to the weight becomes its latents."""
         return weight
 
     def signs(self, latent: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ class SignWeight(nn.Module):
         return self._mean(latent.abs() * kept) / self._mean(kept).clamp(min=1e-12)
 
     def _mean(self, sizes: Tensor) -> Tensor:
-        """Over what shares a scale: the weights of a channel, or all of them."""
+        """The mean over the weights that share a scale: those of a channel, or all."""
         one = None if self.scale is None else self.axis
         axes = [k - self.axes for k in range(self.axes) if k != one]
         return sizes.mean(axes, keepdim=True)
@@ -176,10 +176,10 @@ def binarize(
     estimator: Estimator = "clip",
     scale: Literal["channel"] | None = None,
 ) -> nn.Module:
-    """The model with ±1 weights, as a new module; the model itself is left as it is.
+    """Returns the model with ±1 weights as a new module; the model itself is not changed.
 
-    The weights that it had become latent weights, which optimizers train and covers hold: layers
-    multiply with their signs, +1 for a latent of zero. Biases and norms stay what they are.
+    The original weights become latent weights, which optimizers train and covers hold. Layers
+    multiply by their signs, +1 for a latent of zero. Biases and norms do not change.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), Sign(), nn.Linear(4, 2))
     >>> student = binarize(net)
@@ -190,26 +190,26 @@ def binarize(
 
     Args:
         model: any module.
-        select: whose weights: names, globs or a predicate, as for :func:`mcover.lift`. Parameters
-            with two axes or more are taken. Without it these are all that train and are called
-            weights, but for those of embeddings and norms.
-        skip: what to leave out of these, e.g. the first and the last layer.
+        select: the parameters to binarize, as names, globs or a predicate as for
+            :func:`mcover.lift`; only parameters with two or more axes are. By default these are all
+            that are not frozen and are named "weight", except those of embeddings and norms.
+        skip: parameters to leave out of these, e.g. the first and the last layer.
         ternary: -1, 0 and +1; 0 for latents up to 0.7 times their mean size (Li et al., 2016),
-            over the tensor, or over a channel where there is a scale for each.
-        estimator: what stands for the derivative of the sign at a latent x. "identity" is 1;
-            "clip" is 1 for ``|x| <= 1`` and 0 elsewhere (Courbariaux et al., 2016), to be used
-            with ``clip_latents``; "polynomial" is ``max(0, 2 − 2|x|)`` (Liu et al., 2018);
-            "tanh" is ``1 − tanh²x``; "swish" is the derivative of SignSwish with β = 5 (Darabi et
-            al., 2018); or a function of the latents.
-        scale: None for weights that are signs; "channel" multiplies those of an output channel by
-            the mean size of their latents, of the ones that are not 0 if ternary (Rastegari et
-            al., 2016). Gradients reach latents through the scale as well.
+            over the tensor, or over a channel if each channel has a scale.
+        estimator: the surrogate for the derivative of the sign at a latent x. "identity" is 1;
+            "clip" is 1 for ``|x| <= 1`` and 0 elsewhere (Courbariaux et al., 2016), to be used with
+            ``clip_latents``; "polynomial" is ``max(0, 2 − 2|x|)`` (Liu et al., 2018); "tanh" is ``1
+            − tanh²x``; "swish" is the derivative of SignSwish with β = 5 (Darabi et al., 2018); or
+            a function of the latents.
+        scale: None for weights that are signs; "channel" multiplies the signs of an output channel
+            by the mean size of their latents, without those that are 0 if ternary (Rastegari et
+            al., 2016). Gradients also reach the latents through the scale.
 
-    Lifts mix messages of such layers as of any other; the directed lift routes latents. It reads
-    signs from where it reads latents, while scales and thresholds are those of the virtual model.
+    The message lift mixes the messages of such layers like those of any other. The directed lift
+    routes latents; scales and thresholds are those of the virtual model.
 
     Raises:
-        McoverError: nothing is left to binarize, or it is binarized or covered already.
+        McoverError: no weight is left to binarize, or the model is binarized or covered already.
     """
     checks.check_instance("model", model, nn.Module, "a torch.nn.Module")
     check_model(model)
@@ -221,8 +221,8 @@ def binarize(
     for name in chosen:
         at, _, key = name.rpartition(".")
         owner = made.get_submodule(at)
-        if (id(owner), key) not in done:  # a module may have several names
-            done.add((id(owner), key))
+        if (owner, key) not in done:  # a module may have several names
+            done.add((owner, key))
             axis = _output_axis(name, owner) if scale is not None else 0
             how = SignWeight(getattr(owner, key).ndim, estimator, ternary, scale, axis)
             parametrize.register_parametrization(owner, key, how)
@@ -232,23 +232,23 @@ def binarize(
 def _chosen(model: nn.Module, select: Select, skip: Select) -> list[str]:
     """All names of the weights that become signs."""
     everywhere = dict(model.named_parameters(remove_duplicate=False))
-    taken = {id(everywhere[name]) for name in selected_parameters(model, select)}
+    taken = {everywhere[name] for name in selected_parameters(model, select)}
     if select is None:
         kept = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
         for name, value in everywhere.items():
             *at, key = name.split(".")
-            if at[-2:-1] == ["parametrizations"]:  # what another parametrization made of it
+            if at[-2:-1] == ["parametrizations"]:  # the name that a parametrized tensor had
                 key = at[-1]
             if "weight" not in key or isinstance(model.get_submodule(".".join(at)), kept):
-                taken.discard(id(value))
+                taken.discard(value)
     if skip is not None:
-        taken -= {id(everywhere[name]) for name in selected_parameters(model, skip, "skip")}
-    found = [n for n, p in everywhere.items() if id(p) in taken and p.ndim >= 2]
+        taken -= {everywhere[name] for name in selected_parameters(model, skip, "skip")}
+    found = [n for n, p in everywhere.items() if p in taken and p.ndim >= 2]
     found = [name for name in found if everywhere[name].is_floating_point()]
     if not found:
         raise McoverError(
-            "no weight is left to binarize: they have two axes or more, and train; see select "
-            "and skip."
+            "no weight is left to binarize: it needs two or more axes, and must not be frozen; "
+            "change select or skip."
         )
     for name in found:
         owner = model.get_submodule(name.rpartition(".")[0])
@@ -263,7 +263,7 @@ def _chosen(model: nn.Module, select: Select, skip: Select) -> list[str]:
 
 
 def _output_axis(name: str, owner: nn.Module) -> int:
-    """Where the output channels of a weight lie."""
+    """The axis of the output channels of a weight."""
     transposed = isinstance(owner, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
     if transposed and owner.groups != 1:
         raise McoverError(f"{name!r} has no axis of output channels; write scale=None, or skip it.")
@@ -274,17 +274,17 @@ def _output_axis(name: str, owner: nn.Module) -> int:
 def weights_of(model: nn.Module) -> Iterator[tuple[str, SignWeight, Tensor]]:
     """Name, parametrization and latents of each binary weight of a model, or of its covers."""
     checks.check_instance("model", model, nn.Module, "a binarized model, or its covers")
-    seen: set[int] = set()
+    seen: set[Tensor] = set()
     for name, module in model.named_modules():
         if isinstance(module, parametrize.ParametrizationList):
             how = next(iter(module))
-            if isinstance(how, SignWeight) and id(latent := module.original) not in seen:
-                seen.add(id(latent))
+            if isinstance(how, SignWeight) and (latent := module.original) not in seen:
+                seen.add(latent)
                 yield f"{name}.original", how, latent
 
 
 def latents(model: nn.Module) -> dict[str, Tensor]:
-    """The latent weights of a binarized model, by name; of a covered one, the stacks of them."""
+    """The latent weights of a binarized model by name, or their stacks if it is covered."""
     found = {name: latent for name, _, latent in weights_of(model)}
     if not found:
         raise McoverError(
@@ -295,20 +295,20 @@ def latents(model: nn.Module) -> dict[str, Tensor]:
 
 
 def others(model: nn.Module) -> list[Tensor]:
-    """The parameters that train and are not latent weights: biases, norms, layers left out."""
-    own = {id(latent) for latent in latents(model).values()}
-    return [p for p in model.parameters() if p.requires_grad and id(p) not in own]
+    """All other parameters that are not frozen: biases, norms, skipped layers."""
+    own = set(latents(model).values())
+    return [p for p in model.parameters() if p.requires_grad and p not in own]
 
 
 @torch.no_grad()
 def clip_latents(model: nn.Module, bound: float = 1.0) -> None:
-    """Keeps latent weights within ±bound, in place: to be called after each step.
+    """Clips latent weights to ±bound, in place; call it after each step.
 
-    With the estimator "clip" a latent beyond 1 gets no gradient, and would never return.
-    ``optimizer.register_step_post_hook(lambda *_: clip_latents(model))`` calls it by itself.
+    With the estimator "clip", a latent beyond 1 gets no gradient and would never return.
+    ``optimizer.register_step_post_hook(lambda *_: clip_latents(model))`` calls it automatically.
 
     Args:
-        model: binarized, also covered.
+        model: a binarized model, which may be covered.
         bound: the largest size of a latent.
     """
     bound = checks.check_float("bound", bound, above=0, most=_LARGEST_BOUND)
@@ -320,8 +320,8 @@ def clip_latents(model: nn.Module, bound: float = 1.0) -> None:
 def snap_latents(model: nn.Module) -> None:
     """Sets latent weights to their signs, in place: the start of :class:`mcover.optim.Bop`.
 
-    Where covers are to begin apart, lift first: noise on latents sets some signs apart, noise on
-    signs none.
+    If covers should start with different signs, lift first: noise flips the signs of small latents,
+    but not those of ±1.
     """
     latents(model)  # refuses a model without any
     for name, how, latent in weights_of(model):
@@ -333,7 +333,7 @@ def snap_latents(model: nn.Module) -> None:
 
 
 def bake(model: nn.Module) -> nn.Module:
-    """A new model with the weights that a binarized one computes, as plain parameters.
+    """A new model with the ±1 weights of a binarized one as plain parameters.
 
     It has the classes and ``state_dict`` keys of the model before ``binarize``.
     """
@@ -352,8 +352,8 @@ def bake(model: nn.Module) -> nn.Module:
 def _copied(model: nn.Module) -> nn.Module:
     """A deep copy whose parametrizations can be changed without changing those of the model.
 
-    Torch keeps a parametrized tensor as a property of the module's class, which it makes for that
-    module; deep copies share it. So each parametrized module of the copy gets a class of its own.
+    Torch makes a class for each parametrized module, with the parametrized tensor as a property;
+    deep copies share that class. So each parametrized module of the copy gets a new class.
     """
     made = copy.deepcopy(model, without_graph(model))
     for module in made.modules():
