@@ -23,13 +23,13 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def committed_rows() -> dict[Key, Row]:
-    """The rows of all committed studies; amp.csv has a format of its own."""
+    """The rows of all committed studies; amp.csv has a different format."""
     files = sorted(path for path in RESULTS.glob("*.csv") if path.name != "amp.csv")
     return by_key(row for path in files for row in read_csv(path))
 
 
 def known_rows(store: Path) -> dict[Key, Row]:
-    """Committed rows and those of the store; of equal keys the newest revision."""
+    """Committed and stored rows; for equal keys, the row of the newest revision."""
     rows = committed_rows()
     if store.exists():
         with Store(store) as opened:
@@ -114,7 +114,7 @@ def _pages(options: argparse.Namespace) -> int:
         pages.write_pages()
     elif stale := pages.check_pages():
         names = ", ".join(path.name for path in stale)
-        raise McoverError(f"{names}: not what the rows give; run 'python -m reproduction pages'.")
+        raise McoverError(f"{names}: outdated; run 'python -m reproduction pages'.")
     return 0
 
 

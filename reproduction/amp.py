@@ -61,7 +61,7 @@ def write(rows: list[Any]) -> None:
 
 
 def table() -> str:
-    """What ``amp.csv`` holds, as a Markdown table."""
+    """The content of ``amp.csv`` as a Markdown table."""
     with (RESULTS / "amp.csv").open(newline="", encoding="utf-8") as file:
         rows = [{name: float(of) for name, of in row.items() if name != "version"}
                 for row in csv.DictReader(file)]  # fmt: skip

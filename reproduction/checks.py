@@ -1,7 +1,7 @@
-"""Checks of the fields of frozen dataclasses, written for the authors of trials and studies.
+"""Checks of the fields of frozen dataclasses, for authors of trials and studies.
 
-Each check stores the value in its plain Python type: the text of a trial identifies its rows, so
-that 1 and 1.0 in a field of type float have to be the same trial.
+Each check stores the value in its plain Python type. The text of a trial identifies its rows, so 1
+and 1.0 in a float field must give the same trial.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mcover import McoverError
 
 
 def check_counts(of: Any, *names: str, optional: bool = False, least: int = 1) -> None:
-    """Fields that are integers of at least ``least``, or None where optional."""
+    """Checks that fields are integers of at least ``least``, or None if optional."""
     for name in names:
         value = getattr(of, name)
         if optional and value is None:
@@ -35,7 +35,7 @@ def check_numbers(
     below: float = math.inf,
     optional: bool = False,
 ) -> None:
-    """Fields that are numbers in [least, most] and in (above, below), or None where optional."""
+    """Checks that fields are numbers within the limits, or None if optional."""
     for name in names:
         value = getattr(of, name)
         if optional and value is None:
@@ -56,6 +56,6 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def check_type(name: str, value: Any, kinds: Any, example: str) -> None:
-    """A value of one of some classes; ``example`` is what to write instead."""
+    """Raises an error for a value of another class; ``example`` is a valid value."""
     if not isinstance(value, kinds):
         raise McoverError(f"{name} is {value!r}; write {example}.")

@@ -4,8 +4,8 @@ With fields F_k = J_k·x, output o = K^-½ Σ_k tanh(β F_k/√N) and z = y·o, 
 
     f_γ(z) = log(1 + exp(−2γz)) / (2γ)
 
-which tends to max(0, −z) as γ grows. Values and derivatives are computed so that they stay finite
-and accurate in single precision however large β and γ are.
+which tends to max(0, −z) as γ grows. Values and derivatives stay finite and accurate in single
+precision for any β and γ.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["FAST", "SLOW", "CommitteeMachine", "Sharpening", "collapse", "machin
 class CommitteeMachine(nn.Module):
     """Classifies by sign Σ_k sign F_k with fields F_k = J_k·x; learns through a smooth surrogate.
 
-    Calling it gives the soft output; :meth:`classify` gives the hard one, ±1, which depends
-    neither on β nor on the norms of the rows. Fields of exactly zero and tied votes count as +1;
-    an odd K has no ties.
+    A call returns the soft output. :meth:`classify` returns the hard output, ±1, which does not
+    depend on β or on the norms of the rows. Fields of exactly zero and tied votes count as +1; an
+    odd K has no ties.
 
     β and γ are plain attributes that all covers of a lift share and a collapse keeps. They are not
     part of ``state_dict``; the schedule sets them, see :meth:`sharpen`.
@@ -41,7 +41,7 @@ class CommitteeMachine(nn.Module):
         inputs: N.
         hidden: K.
         schedule: how β and γ grow.
-        seed: draws the weights, Gaussian, then scaled to ‖J_k‖ = √N.
+        seed: draws Gaussian weights, which are scaled to ‖J_k‖ = √N.
 
     >>> machine = CommitteeMachine(4, hidden=3, seed=0)
     >>> machine(torch.ones(2, 4)).shape, machine.classify(torch.ones(2, 4)).tolist()
@@ -90,12 +90,12 @@ class CommitteeMachine(nn.Module):
         return surrogate(output, target, self.gamma)
 
     def sharpen(self, epoch: float) -> None:
-        """Sets β and γ to the values that the schedule has for an epoch."""
+        """Sets β and γ to their values in an epoch of the schedule."""
         self.beta, self.gamma = self.schedule.at(epoch)
 
     @torch.no_grad()
     def rescale_rows(self) -> None:
-        """Scales the rows, of every cover, back to ‖J_k‖ = √N."""
+        """Scales the rows of every cover back to ‖J_k‖ = √N."""
         self.J.copy_(unit_rows(self.J))
 
     def extra_repr(self) -> str:
@@ -109,13 +109,13 @@ def majority(fields: Tensor) -> Tensor:
 
 
 def unit_rows(rows: Tensor) -> Tensor:
-    """Rows scaled to norm √N, shape (..., N); a row of zeros stays one."""
+    """Rows scaled to norm √N, shape (..., N); a row of zeros is unchanged."""
     norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     return rows * (math.sqrt(rows.shape[-1]) / norm.clamp_min(torch.finfo(rows.dtype).tiny))
 
 
 def machine_of(model: nn.Module) -> CommitteeMachine:
-    """The machine, or the one inside a covered model: it holds the β and γ of all covers."""
+    """The machine, or the machine inside a covered model, which holds β and γ of all covers."""
     machine = getattr(model, "net", model)
     if not isinstance(machine, CommitteeMachine):
         raise McoverError(
@@ -148,9 +148,9 @@ def surrogates(z: Tensor, gamma: float) -> Tensor:
 
 
 class SoftSign(torch.autograd.Function):
-    """tanh, with a derivative that stays accurate where tanh itself has rounded to ±1.
+    """tanh, with a derivative that stays accurate if tanh itself rounds to ±1.
 
-    Torch computes 1 − tanh², which loses all digits there, and β multiplies the remaining error.
+    Torch computes 1 − tanh², which then loses all digits, and β multiplies the remaining error.
     This computes 1/cosh² = 4e/(1 + e)² with e = exp(−2|a|).
     """
 

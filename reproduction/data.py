@@ -17,7 +17,7 @@ Labels = NDArray[np.int64]
 
 # Mean and standard deviation of the training pixels, rounded as usual.
 _MOMENTS = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}
-_MISLABEL = 1  # second word of the seed: the stream of wrong labels is not that of the images
+_MISLABEL = 1  # second word of the seed of wrong labels; separates it from the images' stream
 _CLOTHES = "t-shirt trouser pullover dress coat sandal shirt sneaker bag boot"
 _NAMED = {"fashion-mnist": tuple(_CLOTHES.split())}
 
@@ -69,7 +69,7 @@ def load(name: str, normalize: bool = False, binarize: Literal["median"] | None 
 
     Args:
         name: ``"digits"`` (8 x 8, from scikit-learn, no download), ``"mnist"`` or
-            ``"fashion-mnist"`` (28 x 28); with a colon, some classes only, by number or name:
+            ``"fashion-mnist"`` (28 x 28); after a colon, a selection of classes by number or name:
             ``"mnist:3,8"``, ``"fashion-mnist:dress,coat"``. Labels are then 0, 1, … in that order.
         normalize: shift and scale the pixels by mean and standard deviation of the training
             pixels of all classes (MNIST: 0.1307 and 0.3081).
@@ -93,7 +93,7 @@ def load(name: str, normalize: bool = False, binarize: Literal["median"] | None 
 
 
 def split_name(name: str) -> tuple[str, tuple[int, ...] | None]:
-    """The data set's name and the numbers of the classes that are named, if any; loads nothing.
+    """Splits a name into that of the data set and the numbers of its classes, if any.
 
     >>> split_name("fashion-mnist:Dress,4")
     ('fashion-mnist', (3, 4))
@@ -126,7 +126,7 @@ def _class_number(dataset: str, word: str) -> int:
 
 
 def _choose_classes(dataset: Dataset, numbers: Sequence[int]) -> Dataset:
-    """Some classes only, to train and to test; labels are 0, 1, … in the order of ``numbers``."""
+    """Training and test images of some classes; labels are 0, 1, … in the order of ``numbers``."""
     names = _NAMED.get(dataset.name, range(10))
     place = np.full(dataset.classes, -1)
     place[list(numbers)] = np.arange(len(numbers))
@@ -157,9 +157,9 @@ def _with_pixels(dataset: Dataset, change: Callable[[Images], Images]) -> Datase
 
 
 def subset(dataset: Dataset, count: int, seed: int) -> Dataset:
-    """A data set with ``count`` training images, as many of each class; the test set is kept.
+    """A data set with ``count`` training images, balanced over classes, and the same test set.
 
-    The seed draws the images, their order, and the classes that get the remainder.
+    The seed draws the images, their order, and the classes with one image more.
     """
     kept, _ = _balanced(dataset, count, seed)
     images, labels = dataset.train_images[kept], dataset.train_labels[kept]
@@ -167,9 +167,9 @@ def subset(dataset: Dataset, count: int, seed: int) -> Dataset:
 
 
 def holdout(dataset: Dataset, count: int, seed: int) -> Dataset:
-    """A data set whose test part is ``count`` of the training images, as many of each class.
+    """A data set whose test part is ``count`` of the training images, balanced over classes.
 
-    For validation: the result contains none of the test images, and no image in both parts.
+    It is for validation: the result has no test images, and no image in both parts.
     """
     taken, rest = _balanced(dataset, count, seed)
     if not len(rest):
@@ -182,10 +182,10 @@ def holdout(dataset: Dataset, count: int, seed: int) -> Dataset:
 
 
 def mislabel(dataset: Dataset, share: float, seed: int, both: bool = False) -> Dataset:
-    """A data set in which a share of the training labels is replaced by another, random class.
+    """A data set in which a share of the training labels is replaced by random other classes.
 
-    The seed draws the labels; their number is the share, rounded. With ``both`` the test part has
-    the same share of wrong labels, like a validation part split from noisily labelled images.
+    The seed selects the labels; their number is the rounded share. With ``both``, the test part has
+    the same share of wrong labels, like a validation part split from images with noisy labels.
     """
     rng = np.random.default_rng([seed, _MISLABEL])
     changed = {}
@@ -210,7 +210,7 @@ def pooled(dataset: Dataset, size: int) -> Dataset:
 
 
 def _balanced(dataset: Dataset, count: int, seed: int) -> tuple[Labels, Labels]:
-    """Indices of ``count`` training images with classes in equal shares, and of the others."""
+    """Indices of ``count`` training images, balanced over classes, and of the other images."""
     labels = dataset.train_labels
     if not 1 <= count <= len(labels):
         raise McoverError(f"{count} images of {dataset.name}; write 1 to {len(labels)}.")
@@ -239,7 +239,7 @@ def _digits() -> Dataset:
     given = load_digits()
     labels: Labels = given.target.astype(np.int64)
     images: Images = (given.images / 16).astype(np.float32)
-    # By the rank of an image within its class: a split without random numbers.
+    # The split uses the rank of an image within its class, and no random numbers.
     is_of_class = labels[:, None] == np.arange(10)
     test = is_of_class.cumsum(axis=0)[is_of_class] % 5 == 0  # every fifth of each class
     return Dataset("digits", images[~test], labels[~test], images[test], labels[test])

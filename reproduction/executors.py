@@ -36,13 +36,13 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 def make_executor(
     engine: Engine = "local", workers: int = 1, address: str | None = None
 ) -> Iterator[Executor]:
-    """An executor for trials, shut down on exit; trials in flight are dropped then.
+    """An executor for trials; on exit it is shut down, and running trials are dropped.
 
     Args:
-        engine: where trials run.
-        workers: processes to start, or jobs at a time. 0 runs trials in this process, one by one.
-        address: of a running Dask scheduler or Ray cluster; for slurm, ``local`` runs jobs as
-            processes of this machine.
+        engine: the kind of executor.
+        workers: the number of processes, or of jobs at a time; 0 runs trials in this process.
+        address: the address of a running Dask scheduler or Ray cluster; for slurm, ``local`` runs
+            jobs as local processes.
     """
     if engine not in ENGINES:
         raise McoverError(f"engine is {engine!r}; write one of {', '.join(ENGINES)}.")
@@ -60,7 +60,7 @@ def make_executor(
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Sets what workers inherit, and restores it afterwards."""
+    """Sets environment variables for workers, and restores them afterwards."""
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     ours = {"PYTHONPATH": path} | dict.fromkeys(_ONE_THREAD, "1")
     before = {name: os.environ.get(name) for name in ours}
@@ -98,8 +98,8 @@ def _local(workers: int, _: str | None) -> Iterator[Executor]:
 def _begin_worker() -> None:
     """Leaves Ctrl-C to the main process, and ends this worker when the main process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A worker blocked on its queue would otherwise outlive a main process that was killed: it holds
-    # the writing end of the queue itself, so that it never sees the end of the file.
+    # Otherwise a worker that waits for its queue would survive a killed main process: the worker
+    # also holds the writing end of the queue, so it never reads an end of file.
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_with, args=(parent.sentinel,), daemon=True).start()
@@ -142,7 +142,7 @@ class RayExecutor(Executor):
         task = self._ray.remote(num_cpus=1, max_retries=0)(fn)
         reference = task.remote(*args, **kwargs)
         future: Future[Any] = reference.future()
-        # Ray may drop the result of a task whose reference is gone.
+        # Ray may drop the result of a task without references.
         self._references[future] = reference
         future.add_done_callback(self._references.pop)
         return future
@@ -169,7 +169,7 @@ def _slurm(workers: int, address: str | None) -> Iterator[Executor]:
 
 
 class SlurmExecutor(Executor):
-    """Each call is a job of submitit. A thread polls the jobs, which cannot notify."""
+    """Each call is a submitit job. A thread polls the jobs, because they do not notify."""
 
     def __init__(self, jobs: Any) -> None:
         self._submit, self._jobs = jobs.submit, dict[Future[Any], Any]()

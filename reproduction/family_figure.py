@@ -1,4 +1,4 @@
-"""The figure of a study over families of data: a strip for each, a marker for each method."""
+"""The figure of a study over families of data: one strip per family, one marker per method."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def study_figure(summary: Summary) -> Figure:
 
 
 def counted(points: Sequence[Point]) -> str:
-    """How many trials a point has."""
+    """The number of trials of a point, or the range of numbers."""
     counts = sorted({len(point.rows) for point in points})
     return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
 
@@ -125,9 +125,9 @@ def _draw(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
 
 
 def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
-    """Means with intervals against what is swept; published values as hollow squares."""
+    """Means with intervals against the swept variable; published values as hollow squares."""
     growth = summary.study.picture == "growth"
-    # A line has the same colour in every panel, and is drawn a little beside the others.
+    # A line has the same colour in every panel, and is shifted slightly from the others.
     names = dict.fromkeys(point.cell.series for point in (points if growth else summary.points))
     styles = dict(zip(names, zip(cycle(COLOURS), cycle(_MARKERS), cycle(_LINES)), strict=False))
     there = list(dict.fromkeys(point.cell.series for point in points))
@@ -137,7 +137,7 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
         of = [point for point in points if point.cell.series == series]
         x, middle, low, high = _curve(of)
         solved = np.isfinite(middle)
-        if not solved.all():  # nothing solved: from its lower bound on upwards
+        if not solved.all():  # nothing solved: an arrow up from the lower bound
             bounds: Any = {"yerr": 0.6 * low[~solved], "lolims": True, "fmt": "none"}
             _push(axes, axes.errorbar(x[~solved], low[~solved], color=colour, **bounds), beside)
             middle = np.where(solved, middle, np.nan)
@@ -165,7 +165,7 @@ def _draw_lines(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
 
 
 def _sweep(axes: Axes, summary: Summary, points: Sequence[Point], ticked: bool = True) -> None:
-    """The axis of what is swept, with ticks there and not at round numbers or powers of ten."""
+    """The axis of the swept variable, with ticks at its values."""
     axes.set_xscale("log" if summary.study.x_log else "linear")
     ticks = sorted({point.cell.x for point in points if point.cell.x is not None})
     if ticked and len(ticks) <= 9:
@@ -175,7 +175,7 @@ def _sweep(axes: Axes, summary: Summary, points: Sequence[Point], ticked: bool =
 
 
 def _draw_gains(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
-    """Gains against what is swept: those that are tested with intervals, the others in grey."""
+    """Gains against the swept variable: tested ones with intervals, the others in grey."""
     axes.axhline(0, color="0.4", linewidth=0.8)
     places = {id(point.cell) for point in points}
     tested = summary.study.gains
@@ -202,7 +202,7 @@ def _draw_gains(axes: Axes, summary: Summary, points: Sequence[Point]) -> None:
 
 
 def _push(axes: Axes, drawn: ErrorbarContainer, points: float) -> None:
-    """Moves what was drawn to the right, by points of print whatever the scale of the axis."""
+    """Shifts artists to the right, in points of print, independent of the scale of the axis."""
     from matplotlib.transforms import ScaledTranslation
 
     shift = axes.transData + ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)
@@ -221,7 +221,7 @@ def _curve(points: Sequence[Point]) -> Any:
 
 
 def _draw_outcomes(axes: Axes, points: Sequence[Point]) -> None:
-    """A strip for each method: every trial a dot, the mean with its interval; the paper's below."""
+    """A strip per method: a dot per trial, the mean with its interval, and the paper's value."""
     for at, (colour, point) in enumerate(zip(cycle(COLOURS), points, strict=False)):
         values = np.array(list(point.values.values()))
         # Multiples of the golden ratio fill the strip evenly, without a random number.
@@ -247,12 +247,12 @@ def _mark(axes: Axes, x: Any, y: float, colour: str, **more: Any) -> ErrorbarCon
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Writes a figure (the suffix says the format) and creates its folder if needed."""
+    """Writes a figure in the format of the suffix, and creates its folder if needed."""
     target = Path(path)
     suffix = target.suffix.lstrip(".").lower()
     if suffix not in FORMATS:
         raise McoverError(f"cannot write {target}; end the name in .png, .pdf or .svg.")
-    # Without the date, the same rows make the same file.
+    # Without the date, the same rows give the same file.
     metadata: Any = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(suffix)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, format=suffix, dpi=150, metadata=metadata)

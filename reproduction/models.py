@@ -1,4 +1,4 @@
-"""The models of the paper and of the studies: each is a frozen value that builds a torch module."""
+"""The models of the paper and of the studies: frozen values that build torch modules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Mlp:
     sizes: tuple[int, ...]
     """Units of each layer, from the inputs to the classes."""
     dropout: float = 0.0
-    """Share of hidden units that are dropped in training."""
+    """Dropout rate of hidden units."""
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -190,7 +190,7 @@ def check_sizes(name: str, sizes: Sequence[int], least: int, what: str) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits torch to one thread: sums are then added in one order on every machine."""
+    """Limits torch to one thread, so that the order of sums is the same on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -203,7 +203,7 @@ def one_thread() -> Iterator[None]:
 def seeded(seed: Seed, device: torch.device | None = None) -> Iterator[None]:
     """Seeds torch's global generator inside the block and restores its state afterwards.
 
-    For what takes no generator: the initialisation of layers, and dropout.
+    It is for functions without a generator argument: the initialisation of layers, and dropout.
     """
     cuda = [device] if device is not None and device.type == "cuda" else []
     sequence = seed if isinstance(seed, SeedSequence) else SeedSequence(seed)

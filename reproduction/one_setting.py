@@ -1,8 +1,8 @@
-"""One setting for all families of the study `structured`: which one, and what it costs.
+"""One setting for all families of the study `structured`: its choice and its cost.
 
-A setting is chosen on the instances that candidates are compared on: the one of least geometric
-mean, over families, of TTS99 in core seconds. What it costs is measured on fresh instances: in each
-family the ratio of its TTS99 to that of the method's own best setting there.
+The chosen setting has the least geometric mean, over families, of TTS99 in core seconds, on the
+instances for comparing candidates. Its cost is measured on new instances: in each family, the ratio
+of its TTS99 to that of the method's best setting for this family.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mcover import statistics
 from mcover.statistics import Estimate
-from reproduction.families import ATTRACTING, FAMILIES, SETTINGS, label_of
+from reproduction.families import ATTRACTING, FAMILIES, FROM, ONE, SETTINGS, STARTS, label_of
 from reproduction.planted import Annealed, PlantedTrial
 from reproduction.rows import Row, trial_id
 from reproduction.study import Rows
@@ -32,7 +32,7 @@ def score(rows: Sequence[Row]) -> float:
 
 
 def choose(settings: Iterable[Annealed], rows: Rows, seeds: Iterable[int]) -> Annealed:
-    """The setting of least geometric mean over families; every one has the same instances."""
+    """The setting of least geometric mean over families; all settings have the same instances."""
     used = tuple(seeds)
 
     def mean(one: Annealed) -> float:
@@ -45,14 +45,14 @@ def choose(settings: Iterable[Annealed], rows: Rows, seeds: Iterable[int]) -> An
 
 @dataclass(frozen=True)
 class Cost:
-    """What one setting costs a method over its own best, in the family where that is most."""
+    """The largest ratio, over families, of one setting's cost to that of the method's best."""
 
     family: str
     ratio: Estimate
 
 
 def costs(summary: Summary) -> Mapping[tuple[str, str], list[Cost]]:
-    """By method and kind of setting, a ratio of TTS99 for each family that has rows of both."""
+    """A ratio of TTS99 for each method, kind of setting and family that has rows of both."""
     places = {(point.cell.panel, point.cell.series): point for point in summary.points}
     found: dict[tuple[str, str], list[Cost]] = {}
     for series in SETTINGS:
@@ -76,13 +76,14 @@ def _ratio(one: Point, own: Point) -> Estimate:
 
 
 def table(summary: Summary) -> Table:
-    """The largest ratio of each method, with the family where it is."""
+    """The largest ratio of each method, and its family."""
     lines = []
     for (series, how), every in costs(summary).items():
-        # Where neither solved anything there is no ratio; the number of families says so.
+        # If neither solved anything, there is no ratio; the number of families shows this.
         of = [one for one in every if not math.isnan(one.ratio.value)]
         worst = max(of, key=lambda one: one.ratio.value)
-        middle = float(np.exp(np.mean(np.log([one.ratio.value for one in of]))))
+        with np.errstate(divide="ignore", invalid="ignore"):  # ratios of 0 and inf have no mean
+            middle = float(np.exp(np.mean(np.log([one.ratio.value for one in of]))))
         setting = next(
             point.cell.trial.solver  # type: ignore[attr-defined]
             for point in summary.points
@@ -91,7 +92,8 @@ def table(summary: Summary) -> Table:
         lines.append(
             (
                 *(series, label_of(setting), text(worst.ratio, ".3g"), worst.family),
-                *(f"{middle:.3g}", f"{len(of)}", f"{worst.ratio.n}"),
+                *(NOTHING if math.isnan(middle) else f"{middle:.3g}", f"{len(of)}"),
+                str(worst.ratio.n),
             )
         )
     header = (
@@ -136,15 +138,36 @@ def by_family(summary: Summary) -> Table:
     return Table(BY_FAMILY, ("family", *present, "n, at most"), tuple(lines))
 
 
+def temperatures(summary: Summary) -> Table:
+    """TTS99 of the covers' setting from several temperatures, and what the automatic one costs.
+
+    The ratio is to the least of the line. It is selected on the same instances, which favours it.
+    """
+    places = {(point.cell.panel, point.cell.series): point for point in summary.points}
+    lines = []
+    for family in FAMILIES:
+        points = [places.get((family, series)) for series in FROM]
+        if all(one and one.rows for one in points):
+            tried = [score(one.rows) for one in points if one]
+            ratio = tried[STARTS.index(ONE["M-cover"].start)] / min(tried)
+            n = min(len(one.rows) for one in points if one)
+            lines.append((family, *(f"{one:.2g}" for one in tried), f"{ratio:.2f}", str(n)))
+    header = ("family", *(f"from {start:g} T₀" for start in STARTS), "automatic / least", "n")
+    return Table(TEMPERATURES, header, tuple(lines))
+
+
 def tables(summary: Summary) -> tuple[Table, ...]:
     """All of them, in the order of the page."""
-    return overall(summary), table(summary), by_family(summary)
+    return overall(summary), table(summary), temperatures(summary), by_family(summary)
+
+
+TEMPERATURES = "TTS99 in core seconds of the covers' one setting, from several temperatures"
 
 
 BY_FAMILY = "TTS99 in core seconds [95 % interval]"
 _SHOWN = (
     *(f"{ATTRACTING}, one setting", ATTRACTING, "M-cover", "RSA", "vanilla"),
-    *("message passing, r = 0.02", "expectation propagation"),
+    *("message passing", "expectation propagation", "HiGHS, 10 s", "CP-SAT, 10 s"),
 )
 
 
@@ -158,7 +181,7 @@ _RESAMPLES = 2000
 
 
 def _paired(first: Point, second: Point) -> NDArray[np.float64]:
-    """Solved and core seconds of both on the instances that both have, shape (2, 2, n)."""
+    """Solved and core seconds of both methods on their common instances, shape (2, 2, n)."""
     seeds = sorted(set(first.values) & set(second.values))
     found = []
     for point in (first, second):

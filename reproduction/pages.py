@@ -2,16 +2,17 @@
 
 ``python -m reproduction pages`` writes ``README.md`` (the conclusions) and a page for each study to
 ``docs/results``, for readers of the repository and of the site. Their prose is in
-``reproduction/prose``, with a placeholder on a line of its own where a table goes:
+``reproduction/prose``, with a placeholder on a separate line for each table:
 
-- ``{tables}``: all tables of the study of at most 40 lines, but for candidates;
-- ``{table: TITLE}``, ``{table: STUDY: TITLE}``: one table, with ``; without A, B`` but for the
-  lines that contain one of these words;
-- ``{sweep: TITLE}``: one of ``sweeps.py``; ``{amp}``: that of ``amp.py``; ``{studies}``: all pages.
+- ``{tables}``: all tables of the study with at most 40 lines, except candidates;
+- ``{table: TITLE}``, ``{table: STUDY: TITLE}``: one table; ``; without A, B`` drops the lines that
+  contain one of these words;
+- ``{sweep: TITLE}``: a table of ``sweeps.py``; ``{amp}``: the table of ``amp.py``; ``{studies}``:
+  links to all pages.
 
-Titles may be shortened. Tables of the study that its page does not show become CSV files in
-``reproduction/results/tables``, which the end of the page lists together with the rows. Figures and
-rows are in ``reproduction/results``; prose names them without the folder.
+Titles may be shortened. Tables that the page of a study does not show become CSV files in
+``reproduction/results/tables``. The end of the page lists them and the rows. Figures and rows are
+in ``reproduction/results``; prose names them without the folder.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LONG = 40  # lines of a table that is not shown among all tables of a study
 
 
 def write_pages() -> list[Path]:
-    """Writes every page and table, removes tables of no page, and returns the paths."""
+    """Writes all pages and tables, removes tables without a page, and returns the paths."""
     pages = render_pages()
     for path in set((RESULTS / "tables").glob("*.csv")) - set(pages):
         path.unlink()
@@ -50,7 +51,7 @@ def write_pages() -> list[Path]:
 
 
 def check_pages() -> list[Path]:
-    """The pages and tables that differ from what the committed rows give; empty if none does."""
+    """The pages and tables that differ from those of the committed rows; empty if none does."""
     return [
         path
         for path, text in render_pages().items()
@@ -83,7 +84,7 @@ class _Page:
         files = {RESULTS / "tables" / f"{self._slug(one)}.csv": _csv(one) for one in others}
         if self.tables:
             text += f"\n\n## Rows\n\n{self._sources(others)}"
-        # A mark follows a count; the prose may name the sign without using it.
+        # A mark follows a count; elsewhere the prose may mention the sign.
         marked = re.search(rf"\d{OUTDATED}", text) or any(OUTDATED in one for one in files.values())
         text += f"\n\n{FOOTNOTE}" if marked and self.tables else ""
         text = re.sub(r"\]\(([\w/-]+\.(?:png|csv|json))\)", rf"]({_TO_RESULTS}/\1)", text)

@@ -1,7 +1,7 @@
-"""Patterns that are not independent coin flips, with labels of a planted teacher of ±1 weights.
+"""Patterns with dependent or biased entries, labelled by a planted teacher of ±1 weights.
 
 The number of inputs (and of hidden units) is odd, so that no teacher is ever undecided. An instance
-has the seeds (seed, 0): equal patterns and seeds are the same instance for every method.
+has the seeds (seed, 0): equal patterns and seeds give the same instance for every method.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Patterns:
     or of a sum of few factors and noise, "low-rank"; or pixels of images, each image ±1 by its own
     median, of a data set's training part."""
     n: int
-    """Inputs N, odd. Of images the pixels that vary most."""
+    """Inputs N, odd. For images, the pixels that vary most."""
     alpha: float
     """Patterns per weight."""
     strength: float = 0.0
     """Mean of an entry, "biased"; correlation ρ of neighbours before the sign, "ar1"; number of
-    factors, with as much variance as the noise, "low-rank"."""
+    factors, with the same variance as the noise, "low-rank"."""
     hidden: int = 1
     """Hidden units K of a committee machine, odd; 1 is a perceptron."""
     flipped: float = 0.0
-    """Share of the labels that are flipped."""
+    """Share of flipped labels."""
 
     def __post_init__(self) -> None:
         check_choice("family", self.family, get_args(Family))
@@ -64,7 +64,7 @@ class Patterns:
             )
 
     def prepare(self) -> None:
-        """Finds the images, where there are any."""
+        """Loads the images, if the family has any."""
         if self.family in _IMAGES:
             _pixels(self.family, self.n)
 
@@ -85,7 +85,7 @@ class Patterns:
         return Committee(patterns, labels, self.hidden, teacher)
 
     def _drawn(self, rng: np.random.Generator, count: int) -> Signs:
-        """So many patterns, shape (count, n)."""
+        """``count`` patterns, shape (count, n)."""
         shape = count, self.n
         if self.family in ("iid", "biased"):
             return _signs(rng.random(shape) < (1 + self.strength) / 2)
@@ -114,11 +114,11 @@ def _signs(positive: NDArray[np.bool_]) -> Signs:
 
 @lru_cache(maxsize=4)
 def _pixels(name: str, n: int) -> Signs:
-    """Of each training image the n pixels that vary most over all of them, shape (images, n)."""
+    """The n pixels that vary most over all training images, shape (images, n)."""
     images = data.load(name, binarize="median").train_images
     flat = images.reshape(len(images), -1)
     if n > flat.shape[1]:
         raise McoverError(f"n is {n}; an image of {name} has {flat.shape[1]} pixels.")
-    # Of ±1 pixels the variance is 1 − mean²; the order of equal ones is fixed.
+    # The variance of ±1 pixels is 1 − mean²; the order of equal variances is fixed.
     kept = np.sort(np.argsort(np.abs(flat.mean(axis=0)), kind="stable")[:n])
     return np.ascontiguousarray(flat[:, kept]).astype(np.int8)

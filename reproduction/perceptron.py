@@ -1,7 +1,7 @@
 """Trials of the ±1 perceptron: annealing, and message passing, on teacher-student instances.
 
-Instance, annealing and message passing take the seeds (seed, 0), (seed, 1) and (seed, 2), so that
-trials of equal n, alpha and ties compare on paired instances.
+Instance, annealing and message passing use the seeds (seed, 0), (seed, 1) and (seed, 2), so that
+trials with equal n, alpha and ties have paired instances.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class PerceptronTrial(Instance):
-    """Annealing. Of several reads the one of least energy on the training patterns counts."""
+    """Annealing. The outcome is the read with the least energy on the training patterns."""
 
     kind: ClassVar[str] = "perceptron"
     # 1: tests rerun committed rows, which are equal.
@@ -94,7 +94,7 @@ class PerceptronTrial(Instance):
 
 @dataclass(frozen=True)
 class MessagePassingTrial(Instance):
-    """Approximate message passing on the annealers' instances: what the data alone allow."""
+    """Approximate message passing on the annealers' instances, as a reference."""
 
     kind: ClassVar[str] = "message-passing"
     # 1: tests rerun committed rows, which are equal.

@@ -1,8 +1,8 @@
 """Files of published data sets: found on disk or downloaded, and verified.
 
-A file is searched in the folder $MCOVER_DATA and in the cache, and downloaded otherwise. Its
-decompressed content must have the published SHA-256, wherever it came from; so a mirror may use
-other compression settings.
+A file is read from the folder $MCOVER_DATA or from the cache, or else downloaded. In all cases its
+decompressed content must have the published SHA-256, so a mirror may use other compression
+settings.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _cache_folder() -> Path:
 
 
 def _verified(found: bytes, dataset: str, file: str, where: str) -> bytes:
-    """The content, decompressed if it is a gzip file; refused unless it is the published one."""
+    """The content, decompressed if it is a gzip file; raises unless it is the published content."""
     if found.startswith(b"\x1f\x8b"):
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(found)) as stream:
@@ -119,7 +119,7 @@ def _fetch(dataset: str, file: str, looked: list[Path]) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Renames a temporary file: another process never reads half a file."""
+    """Renames a temporary file, so that no other process reads an incomplete file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)
@@ -127,7 +127,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _download(address: str) -> bytes:
-    """The content at an https address, redirected to https only, of at most MOST_BYTES."""
+    """The content at an https address, at most MOST_BYTES; redirects must be https too."""
     _require_https(address)
     with _open(address) as answer:
         found: bytes = answer.read(MOST_BYTES + 1)

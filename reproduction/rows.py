@@ -34,14 +34,14 @@ COLUMNS = (
 class Trial(Protocol):
     """A computation as a frozen dataclass. Its fields and a seed determine the outcome.
 
-    A trial may have ``prepare()``, which is called once before any trial starts and raises if
-    something is missing that every seed needs (a data set, a package).
+    A trial may have ``prepare()``, which is called once before any trial starts. It raises if a
+    requirement of every seed is missing (a data set, a package).
     """
 
     kind: ClassVar[str]
     """Name of the class in rows."""
     revision: ClassVar[int]
-    """Increased by whoever changes the numbers that this kind of trial computes."""
+    """To increase with every change of the numbers that this kind of trial computes."""
 
     def run(self, seed: int) -> dict[str, float]:
         """Computes the outcome: finite numbers by name."""
@@ -149,7 +149,7 @@ def trial_hash(kind: str, settings: Plain) -> str:
 
 
 def canonical(settings: Plain) -> str:
-    """JSON in which equal settings have the same text: sorted names, 2.0 written as 2.
+    """JSON with the same text for equal settings: sorted names, 2.0 written as 2.
 
     >>> canonical({"b": 2.0, "a": [1.5, None]})
     '{"a":[1.5,null],"b":2}'
@@ -204,7 +204,7 @@ class Row:
 def make_row(
     trial: Trial, seed: int, outcome: Mapping[str, float], message: str, seconds: float
 ) -> Row:
-    """The row of a trial that has just ended; a message means that it failed."""
+    """The row of a trial that has just ended; a message marks it as failed."""
     numbers = {name: float(value) for name, value in outcome.items()}
     odd = [f"{name} = {value}" for name, value in numbers.items() if not math.isfinite(value)]
     if odd and not message:
@@ -225,9 +225,9 @@ def make_row(
 
 
 def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
-    """Rows by trial id and seed; of rows with the same key the one of the newest revision.
+    """Rows by trial id and seed; for rows with the same key, the one of the newest revision.
 
-    Of rows with the same key and revision the last is kept.
+    If rows have the same key and revision, the last is kept.
     """
     found: dict[Key, Row] = {}
     for row in rows:
@@ -249,8 +249,8 @@ def versions() -> str:
 def write_csv(rows: Iterable[Row], path: str | Path) -> int:
     """Writes rows in the order of kind, trial and seed; returns their number.
 
-    Every line is complete, so that ``pandas.read_csv`` reads the file as it is. Each outcome has a
-    column, which is empty for rows without it.
+    Every line is complete, so ``pandas.read_csv`` can read the file. Each outcome has a column,
+    which is empty for rows without it.
     """
     ordered = sorted(rows, key=lambda row: (row.kind, row.trial_id, row.seed))
     names = sorted({name for row in ordered for name in row.outcome})

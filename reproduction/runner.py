@@ -37,7 +37,7 @@ class Ran:
     failed: int
     """Failed rows among them."""
     interrupted: bool
-    """Whether Ctrl-C ended the run before all rows were there."""
+    """Whether Ctrl-C ended the run before all rows were computed."""
 
 
 def run(
@@ -50,9 +50,9 @@ def run(
     renew: bool = False,
     progress: bool = True,
 ) -> Ran:
-    """Computes the rows of a plan that are neither in the store nor among the known rows.
+    """Computes the rows of a plan that neither the store nor the known rows have.
 
-    Outcomes depend on trials and seeds alone, not on the executor or the order of completion.
+    Outcomes depend only on trials and seeds, not on the executor or the order of completion.
 
     Args:
         plan: what to compute.

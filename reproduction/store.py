@@ -29,7 +29,7 @@ class Store:
     """
 
     def __init__(self, path: str | Path = DEFAULT) -> None:
-        """Opens a store and creates it if there is none; refuses a damaged file."""
+        """Opens a store, or creates it if it does not exist; raises for a damaged file."""
         self.path = Path(path)
         connection = None
         try:
@@ -45,7 +45,7 @@ class Store:
             if connection is not None:
                 connection.close()
             raise McoverError(
-                f"{self.path} is damaged or no store of rows ({error}); it was not changed. "
+                f"{self.path} is damaged or is not a store of rows ({error}); it was not changed. "
                 "Restore a copy of it, or give another file with --store."
             ) from error
         self._connection = connection

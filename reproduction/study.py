@@ -1,4 +1,4 @@
-"""A study is a table or figure as a frozen value; a plan says which of its trials are missing.
+"""A study is a table or figure as a frozen value; a plan lists its missing trials.
 
 A study consists of cells. A cell is a trial that is repeated with several seeds.
 """
@@ -36,7 +36,7 @@ class Published:
         return f"{self.value:.{digits}f} ± {self.half_width:.{digits}f}{n}"
 
 
-# The paper's only numbers, by panel and series: its figures carry no table.
+# All numbers in the paper, by panel and series; its figures have no tables.
 PUBLISHED: dict[tuple[str, str], Published] = {
     (PERCEPTRON, "vanilla"): Published(0.1936, 0.0113, 20),
     (PERCEPTRON, "RSA M=3"): Published(0.0539, 0.0329, 20),
@@ -58,12 +58,12 @@ class Cell:
 
     trial: Trial
     series: str
-    """Name of its line or method."""
+    """Name of the line or method."""
     panel: str = ""
     x: float | None = None
     """Value on the x axis, in studies with a sweep."""
     trials: int = 1
-    """Number of seeds, from 0; a seed gives every cell the same instance."""
+    """Number of seeds, from 0; equal seeds give every cell the same instance."""
     choices: Mapping[str, Trial] = field(default_factory=dict)
     """Candidates by label. If given, `Choosing` selects the trial among them."""
     tried_on: Plain = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Choosing:
     """Fields that are replaced while candidates are compared: held-out images."""
     outcome: str = "error"
     how: Literal["mean", "tts"] = "mean"
-    """The candidate with the least mean outcome is selected, or the one with the least TTS99."""
+    """Selects the candidate with the least mean outcome, or with the least TTS99."""
     seeds: int = 3
     first_seed: int = 1000
 
@@ -126,7 +126,7 @@ class Choosing:
         return range(self.first_seed, self.first_seed + self.seeds)
 
     def score(self, tried: Sequence[Row]) -> tuple[float, float]:
-        """The score of a candidate; less is better. A candidate with a failed row comes last.
+        """The score of a candidate; lower is better. A candidate with a failed row is last.
 
         If no candidate solved anything, the most expensive one is selected: it is the most likely
         to solve an instance.
@@ -140,7 +140,7 @@ class Choosing:
         return _time_to_solution(solved, tuple(found)), -float(np.mean(found))
 
 
-@lru_cache(maxsize=10_000)  # asked again whenever rows arrive
+@lru_cache(maxsize=10_000)  # called again whenever rows arrive
 def _time_to_solution(solved: tuple[bool, ...], costs: tuple[float, ...]) -> float:
     return statistics.time_to_solution(solved, costs).value
 
@@ -167,7 +167,7 @@ class Study:
     shows: Kind | None = None
     """Metrics that replace those of the kinds of trial (`rows.KINDS`)."""
     more: Callable[[Any], tuple[Any, ...]] = lambda summary: ()
-    """Makes tables of its own from the summary of the study."""
+    """Makes additional tables from the summary of the study."""
     x_label: str = ""
     """Label of the swept quantity."""
     x_log: bool = False
@@ -219,7 +219,7 @@ class Plan:
         return {trial_id(trial): trial for trial in (*given, *tried)}
 
     def pending(self, rows: Rows) -> list[Pending]:
-        """All rows of the plan that are known so far, each once, computed or not.
+        """All rows of the plan that are known so far, computed or not, without duplicates.
 
         Tests come first, seed by seed, so that the rows of an interrupted run are paired. The tests
         of a cell with candidates are known once all of its candidates have been compared.
@@ -266,7 +266,7 @@ class Plan:
 
     @cached_property
     def _candidates(self) -> dict[str, dict[str, Cell]]:
-        """The candidates of each cell as cells of their own, on held-out data."""
+        """The candidates of each cell as separate cells, on held-out data."""
 
         def as_tried(trial: Any, cell: Cell) -> Cell:
             extra = {**self.choosing.extra, **cell.tried_on}

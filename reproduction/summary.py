@@ -1,4 +1,4 @@
-"""What the rows of a study say together: estimates of cells, and tables of what they amount to."""
+"""Estimates and tables from the rows of a study."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reproduction.study import Cell, Plan, Rows, Scale, Study
 NOTHING = "–"
 CHOSEN = "✓"
 CANDIDATES = "Chosen on held-out data"
-"""Title of the table of what was chosen among."""
+"""Title of the table of candidates."""
 OUTDATED = "†"
 """Follows the n of a cell that has rows of an older revision of its trial."""
 FOOTNOTE = (
@@ -62,7 +62,7 @@ class Table:
 
 
 def text(value: Estimate | None, spec: str) -> str:
-    """An estimate with its interval; thousands in full rather than as powers of ten."""
+    """An estimate with its interval; thousands are written out, without powers of ten."""
     if value is None:
         return NOTHING
     plain = re.sub(r"[\d.]+e\+\d+", lambda found: f"{float(found[0]):,.0f}", f"{value:{spec}}")
@@ -82,10 +82,10 @@ class Point:
 
     cell: Cell
     rows: tuple[Row, ...]
-    """Trials that gave an outcome, by seed."""
+    """Trials with an outcome, by seed."""
     failures: tuple[Row, ...]
     shows: Kind | None = None
-    """What the study shows in place of what the kind does."""
+    """The metrics of the study, which replace those of the kind."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -93,20 +93,24 @@ class Point:
 
     @property
     def axis(self) -> str:
-        """What the first metric is, in words."""
+        """The first metric in words."""
         return (self.shows or KINDS[self.cell.kind]).axis
 
     @property
     def x(self) -> str | None:
-        """What is swept, where something is."""
+        """The value of the swept variable, if there is one."""
         return None if self.cell.x is None else f"{self.cell.x:g}"
 
     @property
     def n(self) -> str:
         """The number of trials, marked if any is of an older revision of the trial."""
+        return _marked(len(self.rows), self)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether any row is of an older revision of the trial."""
         current = getattr(self.cell.trial, "revision", 1)
-        outdated = any(getattr(row, "revision", 1) < current for row in self.rows)
-        return f"{len(self.rows)}{OUTDATED if outdated else ''}"
+        return any(getattr(row, "revision", 1) < current for row in self.rows)
 
     @property
     def metric(self) -> Metric:
@@ -119,7 +123,7 @@ class Point:
 
     @property
     def values(self) -> dict[int, float]:
-        """That outcome of every trial, by seed."""
+        """The first metric's outcome of every trial, by seed."""
         return {row.seed: row.outcome[self.metric.outcome] for row in self.rows}
 
     @cached_property
@@ -134,53 +138,51 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Gain:
-    """How much less the outcome of a cell is than that of the better of its rivals."""
+    """The difference between the better of a cell's rivals and the cell."""
 
     cell: Cell
     over: str
-    """That rival: the one of less mean over the seeds that all rivals have."""
+    """The better rival, with the lower mean over the seeds that all rivals have."""
     test: Comparison
     """Paired by seed; a positive difference is a gain."""
+    n: str
+    """The number of pairs, with the same mark as that of a point."""
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A study at one scale, as far as its rows go."""
+    """The results of a study at one scale, from the rows that exist."""
 
     study: Study
     scale: Scale
     points: tuple[Point, ...]
     measured: tuple[Table, ...]
-    """For each panel that has trials, a line for each cell."""
+    """A table for each panel with trials, with a line for each cell."""
     further: tuple[Table, ...]
-    """How the cells came about and what they say together."""
+    """Candidates, growth, comparisons and gains."""
     done: int
     total: int
     gains: tuple[Gain, ...] = ()
-    """Of every cell that is no rival, where the study measures gains."""
+    """Gains of all cells except rivals, if the study measures gains."""
 
     @property
     def drawn(self) -> dict[str, list[Point]]:
-        """Points that have a value, by panel, in the order of the study."""
+        """Points with trials by panel, in the order of the study."""
         return _panels(point for point in self.points if point.rows)
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """Every table that has anything in it."""
+        """All tables that are not empty."""
         return self.measured + self.further
-
-    @property
-    def failed(self) -> int:
-        return sum(len(point.failures) for point in self.points)
 
 
 def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
-    """All that a study says; every row of a cell counts, also beyond the trials that were asked."""
+    """Summarizes a study; all rows of a cell count, also more than the plan has."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows.values(), key=lambda row: row.seed):
         found.setdefault((row.trial_id, row.status), []).append(row)
 
-    # What a trial was chosen by is no test of it, nor of another cell with the same trial.
+    # Rows that were used to choose a trial do not test it, or another cell with the same trial.
     used = plan.choosing.own_seeds if any(cell.choices for cell in plan.cells) else ()
 
     def point(cell: Cell) -> Point:
@@ -206,7 +208,7 @@ def summarize(study: Study, scale: Scale, plan: Plan, rows: Rows) -> Summary:
 
 
 def outcome_table(summary: Summary, name: str) -> Table:
-    """The mean of any outcome that trials keep, of each cell whose trials keep it."""
+    """The mean of any stored outcome, for each cell whose trials store it."""
     lines = []
     for point in summary.points:
         values = [row.outcome[name] for row in point.rows if name in row.outcome]
@@ -220,6 +222,10 @@ def outcome_table(summary: Summary, name: str) -> Table:
         raise McoverError(f"no trial keeps {name!r}; write one of {', '.join(kept)}.")
     header = ("panel", "line", summary.study.x_label, f"{name}, mean [95 % interval]", "n")
     return Table.of(name, header, lines)
+
+
+def _marked(n: int, *points: Point) -> str:
+    return f"{n}{OUTDATED if any(point.outdated for point in points) else ''}"
 
 
 def _panels(points: Iterable[Point]) -> dict[str, list[Point]]:
@@ -240,14 +246,14 @@ def _estimate(metric: Metric, rows: Sequence[Row]) -> Estimate:
 
 @lru_cache(maxsize=4096)
 def _mean(values: tuple[float, ...]) -> Estimate:
-    """Studies share cells: the same trials are averaged once."""
+    """Cached, because studies share cells."""
     return statistics.mean(values)
 
 
 def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
-    """A line for each cell; of a sweep only what its figure shows."""
+    """A line for each cell; for a sweep, only the metrics that its figure shows."""
     brief = study.shows is None and any(point.x for point in points)
-    # What no cell has, since a later version began to keep it, has no column.
+    # Metrics that no cell has, because a later version added them, get no column.
     known = {metric.label for point in points for metric in point.estimates}
     metrics: dict[str, Metric] = {}
     for point in points:
@@ -273,7 +279,7 @@ def _measured(study: Study, panel: str, points: Sequence[Point]) -> Table:
 
 
 def _candidates(plan: Plan, rows: Rows) -> Table:
-    """What was chosen among: how all did that were tried, chosen or not."""
+    """The results of all candidates, chosen or not."""
     name, how = plan.choosing.outcome, plan.choosing.how
     metric = Metric(name, "held-out error, mean")
     if how == "tts":
@@ -290,19 +296,18 @@ def _candidates(plan: Plan, rows: Rows) -> Table:
             failed = str(len(found) - len(good)) if broken else None
             mark = CHOSEN if label == resolved.chosen else ""
             if found:
-                lines.append((cell.label, label, judged_by, str(len(good)), failed, mark))
+                n = _marked(len(good), Point(cell, tuple(good), ()))
+                lines.append((cell.label, label, judged_by, n, failed, mark))
     header = ("cell", "candidate", f"{metric.label} [95 % interval]", "n", "failed", "chosen")
     return Table.of(CANDIDATES, header, lines)
 
 
 def _contrasts(study: Study, points: Sequence[Point]) -> Table:
-    """Paired differences with their tests, corrected by Holm's rule for all of the study.
-
-    Of times to solution these are ratios.
-    """
+    """Paired differences, or ratios of times to solution, corrected by Holm's rule."""
     metric = study.shows.metrics[0] if study.shows else None
     times = metric is not None and metric.how == "tts"
     found: list[tuple[str | None, str | None, str, Comparison]] = []
+    counts = []
     panels = _panels(points)
     for panel, some in panels.items():
         there = {(point.cell.series, point.x): point for point in some if point.rows}
@@ -314,14 +319,15 @@ def _contrasts(study: Study, points: Sequence[Point]) -> Table:
                 test = (_paired_times if times else _paired)(sides[0], sides[1], both)
                 where = panel if len(panels) > 1 else None
                 found.append((where, x, f"{first} {'/' if times else '−'} {second}", test))
+                counts.append(_marked(test.difference.n, *sides))
     corrected = statistics.holm([test.p for *_, test in found])
     spec = ".3g" if times else ".4f"
     lines = [
         (
             *(*what, text(test.difference, spec), p_text(test.p), p_text(float(p))),
-            str(test.difference.n),
+            n,
         )
-        for (*what, test), p in zip(found, corrected, strict=True)
+        for (*what, test), p, n in zip(found, corrected, counts, strict=True)
     ]
     named = ("paired difference", "mean [95 % interval]")
     if times and metric:
@@ -336,17 +342,16 @@ def _paired(first: Point, second: Point, seeds: Sequence[int]) -> Comparison:
 
 
 def _paired_times(first: Point, second: Point, seeds: Sequence[int]) -> Comparison:
-    """Of the first metric; the rows of both say which trials solved."""
-
-    def side(point: Point) -> tuple[list[bool], list[float]]:
+    """Compares times to solution by the first metric."""
+    sides = []
+    for point in (first, second):
         solved = {row.seed: row.outcome["solved"] > 0 for row in point.rows}
-        return [solved[seed] for seed in seeds], [point.values[seed] for seed in seeds]
-
-    return statistics.paired_time_to_solution(side(first), side(second))
+        sides.append(([solved[seed] for seed in seeds], [point.values[seed] for seed in seeds]))
+    return statistics.paired_time_to_solution(*sides)
 
 
 def _gains(study: Study, points: Sequence[Point]) -> tuple[Gain, ...]:
-    """Each cell against the better of its rivals, on the seeds that both have."""
+    """Compares each cell with the better of its rivals, on the seeds that both have."""
     places: dict[tuple[str, float | None], dict[str, Point]] = {}
     for point in points if study.rivals else ():
         places.setdefault((point.cell.panel, point.cell.x), {})[point.cell.series] = point
@@ -363,19 +368,20 @@ def _gains(study: Study, points: Sequence[Point]) -> tuple[Gain, ...]:
             both = sorted(set(ours) & set(theirs))
             if both:
                 test = statistics.paired([theirs[s] for s in both], [ours[s] for s in both])
-                found.append(Gain(point.cell, over, test))
+                n = _marked(len(both), point, there[over])
+                found.append(Gain(point.cell, over, test, n))
     return tuple(found)
 
 
 def _gain_table(study: Study, gains: Sequence[Gain]) -> Table:
-    """Gains that are tested, corrected by Holm's rule for all of them."""
+    """The tested gains, corrected by Holm's rule over all of them."""
     tested = [one for one in gains if one.cell.series in study.gains]
     corrected = statistics.holm([one.test.p for one in tested])
     lines = [
         (
             *(one.cell.panel, None if one.cell.x is None else f"{one.cell.x:g}"),
             *(one.cell.series, one.over, text(one.test.difference, ".4f")),
-            *(p_text(one.test.p), p_text(float(p)), str(one.test.difference.n)),
+            *(p_text(one.test.p), p_text(float(p)), one.n),
         )
         for one, p in zip(tested, corrected, strict=True)
     ]
@@ -384,12 +390,12 @@ def _gain_table(study: Study, gains: Sequence[Gain]) -> Table:
 
 
 def gain_title(study: Study) -> str:
-    """What gains are over, in words."""
+    """The title of the table of gains, which names the rivals."""
     return f"Gain over the better of {' and '.join(study.rivals)}"
 
 
 def _exponents(study: Study, points: Sequence[Point]) -> Table:
-    """How costs grow beside the formulas: slopes of log cost against log size, one a seed."""
+    """Growth of costs: slopes of log cost against log size for each seed, and of the formulas."""
     lines = []
     for (panel, series), (formula, cost) in study.growth.items():
         line = [p for p in points if (p.cell.panel, p.cell.series) == (panel, series)]
@@ -397,13 +403,10 @@ def _exponents(study: Study, points: Sequence[Point]) -> Table:
         seeds = set.intersection(*(set(point.values) for point in line)) if line else set()
         if len(sizes) < 2 or not seeds:
             continue
-        slopes = [_slope(sizes, [point.values[seed] for point in line]) for seed in sorted(seeds)]
-        expected = f"{_slope(sizes, [cost(size) for size in sizes]):.2f}"
+        costs = [[point.values[seed] for seed in sorted(seeds)] for point in line]
+        slopes = np.polyfit(np.log(sizes), np.log(costs), 1)[0]
+        expected = f"{np.polyfit(np.log(sizes), np.log([*map(cost, sizes)]), 1)[0]:.2f}"
         measured = text(statistics.mean(slopes), ".2f")
         lines.append((panel, series, measured, formula, expected, str(len(slopes))))
     header = ("model", "grows with", "measured exponent [95 % interval]", "paper's formula")
     return Table("Growth", (*header, "its exponent here", "n"), tuple(lines))
-
-
-def _slope(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])

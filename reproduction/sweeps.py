@@ -1,9 +1,8 @@
-"""What the sweeps of the ±1 perceptron say when points are taken together, seed by seed.
+"""Averages over points of the sweeps of the ±1 perceptron, seed by seed.
 
-Reads ``loading.csv``, ``perceptron-topology.csv`` and ``covers.csv`` of the results and
-makes their tables in short form, and paired comparisons of averages over several points;
-``pages.py`` writes them to ``sweeps.md``, and most of them to ``README.md``.
-A seed is one instance at every point, so an average over points is one number a seed, and n is the
+The module reads ``loading.csv``, ``perceptron-topology.csv`` and ``covers.csv`` of the results. It
+makes short tables, and paired comparisons of averages over several points, for ``pages.py``. A seed
+is one instance at every point. So an average over points gives one number per seed, and n is the
 number of seeds that all points of a study share.
 """
 
@@ -25,7 +24,7 @@ Place = tuple[str, str, float | None]
 
 
 class Sweep:
-    """The points of a study, and what they say on the seeds that all of them share."""
+    """The points of a study on the seeds that all of them share."""
 
     def __init__(self, name: str) -> None:
         study = find_study(name)
@@ -52,7 +51,7 @@ class Sweep:
     def compare(
         self, title: str, lines: Sequence[tuple[str, Iterable[Place], Iterable[Place]]]
     ) -> Table:
-        """First minus second, of both errors; Holm's rule covers the whole table."""
+        """First minus second, for both errors; Holm's rule covers the whole table."""
         found: list[tuple[str, str, Estimate, float]] = []
         for name, first, second in lines:
             ours, theirs = list(first), list(second)
@@ -70,7 +69,7 @@ class Sweep:
         )
 
     def hard(self, title: str, places: Iterable[Place]) -> Table:
-        """The instances that not every one of these points solved."""
+        """The instances that some of these points did not solve."""
         solved = np.array([self._values(place, SOLVED, shared=True) > 0 for place in places])
         lines = [
             (str(seed), text(statistics.fraction(hits), ".2f"), str(len(hits)))
@@ -144,7 +143,7 @@ def topology() -> list[Table]:
         shift: Sequence[int] = shifts,
         m: Sequence[int] = covers,
     ) -> list[Place]:
-        # On a ring of three a shift of 3 is none: the same trials, counted once.
+        # On a ring of three a shift of 3 equals no shift: the same trials, counted once.
         return [
             (f"shift μ = {c}", f"M={k}", s)
             for k in m
@@ -257,5 +256,5 @@ def covers() -> list[Table]:
 
 
 def tables() -> list[Table]:
-    """All of them, in the order of ``sweeps.md``."""
+    """All tables, in the order of the pages."""
     return [*loading(), *topology(), *covers()]

@@ -1,6 +1,7 @@
-"""What else a user would try: solvers of ±1 weights that the library does not have.
+"""Alternatives that a user would try: solvers of ±1 weights that the library does not have.
 
-Each takes the gauged patterns G (label × pattern), shape (P, N), and returns ±1 weights, (N,).
+Each solver takes the gauged patterns G (label × pattern), shape (P, N), and returns ±1 weights,
+(N,).
 """
 
 from reproduction.rivals.exact import solve_cp_sat as solve_cp_sat

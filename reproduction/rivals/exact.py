@@ -9,7 +9,7 @@ Signs = NDArray[np.int8]
 
 
 def solve_highs(gauged: Signs, seconds: float) -> Signs | None:
-    """HiGHS, a solver of mixed-integer programs, on one thread; None if the time is over first."""
+    """HiGHS, a solver of mixed-integer programs, on one thread; None at the time limit."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     rows = gauged.astype(np.float64)
@@ -25,7 +25,7 @@ def solve_highs(gauged: Signs, seconds: float) -> Signs | None:
 
 
 def solve_cp_sat(gauged: Signs, seconds: float, seed: int = 0) -> Signs | None:
-    """CP-SAT of OR-Tools on one worker; None if the time is over first."""
+    """CP-SAT of OR-Tools on one worker; None at the time limit."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()

@@ -1,9 +1,9 @@
 """Expectation propagation with full covariance for ±1 weights behind a sign (Minka, UAI 2001).
 
-The posterior Π_i [w_i = ±1] Π_μ [g_μ·w > 0] is approximated by a Gaussian with precision
-Λ = diag(a) + Gᵀ diag(b) G and Λm = c + Gᵀd: a and c stand for the ±1 priors, b and d for the
-patterns. Approximate message passing assumes patterns with independent entries; here the covariance
-of the weights takes the correlations of the patterns into account, at a cost of P·N² an iteration.
+The posterior Π_i [w_i = ±1] Π_μ [g_μ·w > 0] is approximated by a Gaussian with precision Λ =
+diag(a) + Gᵀ diag(b) G and Λm = c + Gᵀd: a and c approximate the ±1 priors, b and d the patterns.
+Approximate message passing assumes patterns with independent entries. Here the covariance of the
+weights includes the correlations of the patterns, at a cost of P·N² per iteration.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from scipy.special import erfcx
 
 Floats = NDArray[np.float64]
 _LEAST = 1e-9
-# Precision of a weight that is decided: beyond, one that is wrong can no longer be taken back.
+# Largest precision of a weight; above it, a wrong decision could no longer be reversed.
 _LARGEST = 1e3
-_FAR = 1e3  # standard deviations below zero, beyond which cancellation would leave no digits
+_FAR = 1e3  # standard deviations below zero; beyond this, cancellation would leave no digits
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +40,12 @@ def propagate(
     tolerance: float = 1e-5,
     stop_at_zero: bool = False,
 ) -> Posterior:
-    """All sites are updated at once, and mixed with a share ``damping`` of what they were.
+    """Updates all sites in parallel, mixed with a share ``damping`` of their last values.
 
     Args:
         gauged: G = label × pattern, ±1, shape (P, N).
-        max_iterations: after which it stops, converged or not.
-        damping: share of the last site parameters that is kept, in [0, 1).
+        max_iterations: the limit, converged or not.
+        damping: share of the last site parameters to keep, in [0, 1).
         tolerance: largest change of a mean that counts as converged.
         stop_at_zero: end as soon as the signs of the means are right on all patterns.
     """
@@ -63,16 +63,16 @@ def propagate(
         iteration += 1
         fits = stop_at_zero and bool(np.all(g @ np.where(mean >= 0, 1.0, -1.0) > 0))
 
-        # Without its own site, a weight is Gaussian; with the prior it is ±1 with a field.
+        # Without its own site, a weight is Gaussian; with the prior, it is ±1 with a field.
         precision = np.maximum(1 / variance - a, _LEAST)
         field = mean / variance - c
         kept = np.tanh(field)
         inverse = np.minimum(np.cosh(np.minimum(np.abs(field), 300.0)) ** 2, _LARGEST)
-        # A precision below zero may be asked for; the covariance would no longer be one.
+        # Matching may give a precision below zero; the covariance would then not be positive.
         a = damping * a + (1 - damping) * np.clip(inverse - precision, _LEAST, None)
         c = damping * c + (1 - damping) * (kept * inverse - field)
 
-        # Without its own site, a margin is Gaussian; with the label that Gaussian above zero.
+        # Without its own site, a margin is Gaussian; with the label, that Gaussian is cut at zero.
         spread = np.einsum("pi,pi->p", g @ covariance, g)
         precision = np.maximum(1 / spread - b, _LEAST)
         middle = (g @ mean / spread - d) / precision

@@ -37,7 +37,7 @@ def logistic_regression(gauged: Signs, strength: float = 1.0) -> Signs:
     """Signs of the weights of a logistic regression without intercept; ``strength`` is its C."""
     from sklearn.linear_model import LogisticRegression
 
-    # (g, +1) and (−g, −1) say the same; the estimator asks for both labels.
+    # (g, +1) and (−g, −1) are equivalent; the estimator needs both labels.
     labels = np.where(np.arange(len(gauged)) % 2, 1, -1)
     model = LogisticRegression(C=strength, fit_intercept=False, max_iter=1000, tol=1e-3)
     model.fit(gauged * labels[:, None], labels)

@@ -13,6 +13,7 @@ from reproduction.studies import (
     solution_times,
     structured,
     when,
+    wrong_labels,
 )
 from reproduction.study import Study
 
@@ -33,6 +34,7 @@ STUDIES: dict[str, Study] = {
         perceptrons.SWEEPS,
         solution_times.SOLUTION_TIMES,
         structured.STRUCTURED,
+        wrong_labels.WRONG_LABELS,
         costs.COSTS,
         perceptrons.EQUAL_BUDGET,
         networks.LOW_DATA,

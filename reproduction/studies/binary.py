@@ -47,7 +47,7 @@ _LINES: Mapping[str, _Candidates] = {
 def _panel(
     trials: int, panel: str, epochs: int, batch: int, tried_on: Mapping[str, Any], **base: Any
 ) -> Cells:
-    """All lines, each with as many gradients as so many epochs of one model."""
+    """All lines, each with as many gradients as the given epochs of one model."""
 
     def trial(method: BinaryMethod, lr: float) -> BinaryTrial:
         own = epochs // getattr(method, "covers", 1)
@@ -89,21 +89,20 @@ BINARY_NETWORKS = Study(
     title="Test error of networks of ±1 weights and hidden units",
     source="beyond the paper",
     about=(
-        "Weights, pixels and hidden units are ±1, trained through latent weights within ±1 that "
-        "start uniform in ±0.05, or by Bop without any; a batch-norm after each layer. MLP: three "
-        "hidden layers of 256. Conv: 16 and 32 channels, 3 x 3, stride 2, and a linear layer. Adam "
-        "with a rate that falls along a cosine. All lines have the same number of gradients: on "
-        "1,000 images those of 240 epochs of one model, batch 90; on all images those of 12 (MLP) "
-        "or 8 epochs (conv), batch 256. Replicas and covers start from one network "
-        "plus noise; routes of the directed lift are redrawn every 10 steps. The error is that of "
-        "the signs of "
-        "the mean of latents; beside it those of the majority of signs, and of the cover that is "
-        "best on a tenth of the training images, which no line is trained on. Norms are computed "
-        "anew for all of them. Candidates are chosen by the error on 5,000 other training images, "
-        "with one seed of its own, for all images on 12,000 of them. Published networks of 1-bit "
-        "weights and activations, trained for far longer, have MNIST errors of 0.022 with 3 x 256 "
-        "units and 0.068 with 3 x 64 (Brevitas, SFC and TFC 1W1A). Scale quick: a quarter of the "
-        "gradients, 1,000 images only."
+        "Weights, pixels and hidden units are ±1, trained by latent weights within ±1 that start "
+        "uniform in ±0.05, or by Bop without latent weights, with a batch-norm after each layer. "
+        "MLP: three hidden layers of 256. Conv: 16 and 32 channels, 3 x 3, stride 2, and a linear "
+        "layer. Adam with a rate that falls along a cosine. All lines have the same number of "
+        "gradients: on 1,000 images those of 240 epochs of one model, batch 90; on all images "
+        "those of 12 (MLP) or 8 epochs (conv), batch 256. Replicas and covers start from one "
+        "network plus noise; routes of the directed lift are redrawn every 10 steps. The error is "
+        "that of the signs of the mean of latents. The errors of the majority of signs, and of the "
+        "cover that is best on a tenth of the training images, are also given; no line is trained "
+        "on these images. Norms are recomputed for all of them. Candidates are chosen by the error "
+        "on 5,000 other training images with one separate seed; for all images, on 12,000 of them. "
+        "Published networks of 1-bit weights and activations, trained for much longer, have MNIST "
+        "errors of 0.022 with 3 x 256 units and 0.068 with 3 x 64 (Brevitas, SFC and TFC 1W1A). "
+        "Scale quick: a quarter of the gradients, 1,000 images only."
     ),
     cells=at_scales(_binary_networks, smoke=(2,), quick=(2,), paper=(5,)),
     contrasts=(

@@ -1,4 +1,4 @@
-"""The cost table: what one update costs on one CPU, how that grows, and the paper's formulas."""
+"""The cost table: the cost of one update on one CPU, its growth, and the paper's formulas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcover.errors import McoverError
 from reproduction.study import COMMITTEE, MLP, PERCEPTRON, Cell, Scale, Study, at_scales
 
 _RING = GaussianRing(sigma=1.5, shift=2)
-_REPEATS = 3  # the best of so many runs: a busy machine only ever adds to the time
+_REPEATS = 3  # the best of this many runs is used, since load only adds to the time
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Proposal:
     patterns: int
     covers: int
     bank: int | None
-    """None is the exact lift."""
+    """None for the exact lift."""
     sweeps: int
     hidden: int = 1
 
     def seconds(self, seed: int) -> float:
-        """What sweeps add: a short run is taken off a longer one, and with it the setup."""
+        """The time of sweeps without setup: a longer run minus a short one."""
         alpha = self.patterns / (self.n * self.hidden)
         problem = teacher_student(self.n, alpha, seed=[seed, 0], hidden=self.hidden)
         method = MCover(self.covers, _RING, self.bank)
@@ -100,7 +100,7 @@ class CostTrial:
     """CPU time of one update, on one CPU."""
 
     kind: ClassVar[str] = "cost"
-    # 1: the first. Times depend on the machine, so reruns are not compared.
+    # 1: the first revision. Times depend on the machine, so reruns are not compared.
     revision: ClassVar[int] = 1
 
     update: Proposal | Step
@@ -118,7 +118,7 @@ _BASES[COMMITTEE] = replace(_PERCEPTRON, n=64, hidden=9)
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A field of an update that is swept, the paper's formula, and the sizes of each scale."""
+    """A field of an update to vary, the paper's formula, and the sizes of each scale."""
 
     field: str
     formula: str
@@ -183,8 +183,9 @@ COSTS = Study(
     about=(
         "Time of one proposal (perceptron, N = 256; committee machine of ±1 weights, K = 9 units "
         "of 64 inputs) and of one training step (MLP, three layers, batch 256), on one CPU. "
-        "Exponents are slopes of log time against log size, one for each seed, beside that of the "
-        "formula over the same sizes. 64 patterns share a word, so growth with P is slow at first."
+        "Exponents are slopes of log time against log size, one for each seed, with the slope of "
+        "the formula over the same sizes. 64 patterns share a word, so growth with P is slow at "
+        "first."
     ),
     cells=at_scales(_cells, smoke=(2, 80, 2), quick=(3, 50, 8), paper=(5, 100, 12)),
     picture="growth",

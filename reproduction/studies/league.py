@@ -1,4 +1,4 @@
-"""The directed lift among its kin at equal gradients, and what it is made of."""
+"""The directed lift compared with other regularizers at equal gradients, and its ablations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ONE_COVER, APART = "routes without averaging: single covers", "averaging without
 
 
 def _lines(scale: Scale) -> dict[str, Mapping[str, Trial]]:
-    """Candidates of each line, by label; 60 epochs of four covers, or as many gradients."""
+    """Candidates of each line, by label, for 60 epochs of four covers or equal gradients."""
     given: dict[str, Any] = {"data": "mnist", "training": Training(60, 100), "images": 1000}
     if scale == "smoke":
         given = {"data": "digits", "training": Training(5, 50), "images": 100}
@@ -50,7 +50,7 @@ def _lines(scale: Scale) -> dict[str, Mapping[str, Trial]]:
         return {f"noise {x:g}": changed(of, method=directed(x, **how)) for x in noises}
 
     def distilled(temperature: float) -> NetworkTrial:
-        # Four members and a student in the place of four covers.
+        # Four members and a student instead of four covers.
         trial = DistilledTrial(**given, members=_COVERS, temperature=temperature)
         return changed(trial, _COVERS / (_COVERS + 1))
 
@@ -102,17 +102,17 @@ LEAGUE = Study(
     source="beyond the paper",
     about=(
         "784-256-256-10 on 1,000 MNIST images, batch 100, 2,400 minibatch gradients for every line "
-        "but the one that says otherwise: 60 epochs of four covers, 240 of one model, 120 of SAM, "
+        "unless its name says otherwise: 60 epochs of four covers, 240 of one model, 120 of SAM, "
         "48 of each of four members and their student. Strengths are chosen on 5,000 held-out "
-        "images, with three seeds of their own; then all lines meet the same images. DropConnect "
-        "drops weights and biases of all layers, one mask a batch; a soup is the mean of branches "
-        "that leave one trunk with batches of their own; the student's loss has 0.9 of the "
-        "members' answers. The directed lift has M = 4, uniform routes that are redrawn every "
-        "epoch, and noise between covers of one start; a line of its own has the noise that "
-        "earlier code chose. Its parts, each with noise of its own choice: single covers instead "
-        "of their mean; the mean of covers that are not routed; "
-        "routes for one step, or for good (a bank of 8, visited in turn); covers without noise, "
-        "which stay equal and make it plain SGD of 60 epochs; independent starts."
+        "images with three separate seeds; then all lines use the same images. DropConnect drops "
+        "weights and biases of all layers, with one mask per batch. A soup is the mean of branches "
+        "that start from one trunk and train on different batches. The student's loss gives the "
+        "members' predictions a weight of 0.9. The directed lift has M = 4, uniform routes that "
+        "are redrawn every epoch, and noise between covers with a common start; a separate line "
+        "has the noise that earlier code chose. The ablations, each with its own choice of noise, "
+        "are: single covers instead of their mean; the mean of covers without routes; routes "
+        "redrawn every step, or fixed (a bank of 8, visited in turn); covers without noise, which "
+        "stay equal, so this is plain SGD of 60 epochs; independent starts."
     ),
     cells=at_scales(_league, smoke=(_ALL, 2), quick=(_QUICK, 3), paper=(_ALL, 10)),
     contrasts=(

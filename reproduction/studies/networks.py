@@ -1,5 +1,5 @@
-"""Studies of what is trained by gradients: committee machines, Figures 2(c) and 4; the paper's
-network on MNIST, Figure 2(d); and networks on few images.
+"""Studies of gradient training: committee machines, Figures 2(c) and 4; the paper's network on
+MNIST, Figure 2(d); and networks on few images.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CONTRASTS = (("rSGD M=4", "vanilla"), ("M-cover M=4", "vanilla", "rSGD M=4"))
 def committee(
     scale: Scale, method: Method = PLAIN, lr: float = 10.0, **more: Any
 ) -> CommitteeTrial:
-    """A machine of nine units, trained as in the paper; lr and schedule are ours."""
+    """A machine of nine units, trained as in the paper except for our lr and schedule."""
     data, images = ("digits:3,8", 40) if scale == "smoke" else ("fashion-mnist:dress,coat", 500)
     base = CommitteeTrial(data, images=images, method=method, **more)
     epochs = EPOCHS[scale]
@@ -54,7 +54,7 @@ def committee(
 
 
 def routed(scale: Scale, covers: int = 4, topology: Topology = Uniform(), **more: Any) -> Lifted:  # noqa: B008
-    """M-cover of a machine, all destinations of the bank in each step."""
+    """M-cover of a machine, with all destinations of the bank in each step."""
     bank = 10 if scale == "paper" else 4
     routing = Directed(bank, destinations=None, redraw_every=None)
     start = {"noise": 0.0, "start": "independent"} | more
@@ -85,11 +85,11 @@ COMMITTEE_ERRORS = Study(
     title="Test error of committee machines on dress against coat",
     source="Figure 2(c)",
     about=(
-        "784 inputs, 9 hidden units, 500 Fashion-MNIST images made ±1 by their medians, 2,000 test "
-        "images; SGD, learning rate 10 (see committee-settings; rows have norm √N, so it is 784 "
-        "times that of rows of norm 1), batch 100, slow schedule (from memory of the cited works, "
-        "unverified), until no training error is left or 20,000 epochs. "
-        "M-cover: uniform routes, bank S = 10. Replicas and covers start independent; the common "
+        "784 inputs, 9 hidden units, 500 Fashion-MNIST images binarized at their medians, 2,000 "
+        "test images; SGD, learning rate 10 (see committee-settings; rows have norm √N, so it is "
+        "784 times the rate for rows of norm 1), batch 100, slow schedule (from memory of the "
+        "cited works, unverified), until the training error is zero or 20,000 epochs are over. "
+        "M-cover: uniform routes, bank S = 10. Replicas and covers start independently; the common "
         "start is one machine plus noise of 0.1. Scale quick: S = 4, 4,000 epochs."
     ),
     cells=at_scales(_committee_errors, smoke=(2,), quick=(3,), paper=(10,)),
@@ -124,9 +124,9 @@ COMMITTEE_SETTINGS = Study(
     title="What committee machines are trained with, chosen on held-out images",
     source="beyond the paper",
     about=(
-        "As in committee-errors, but judged on 2,000 training images that no machine saw, never on "
-        "test images: the learning rate of the plain machine, which all methods then use, and how "
-        "the covers start (S = 4, 4,000 epochs)."
+        "As in committee-errors, but evaluated on 2,000 training images that no machine is trained "
+        "on, never on test images. Chosen are the learning rate of the plain machine, which all "
+        "methods then use, and how the covers start (S = 4, 4,000 epochs)."
     ),
     cells=at_scales(
         _settings,
@@ -158,8 +158,8 @@ COMMITTEE_RATES = Study(
     title="Test error of committee machines against the learning rate",
     source="beyond the paper",
     about=(
-        "As in committee-errors, with S = 4 and at most 4,000 epochs: whether a gain of the "
-        "replicated methods survives another learning rate. Nothing is chosen by this study."
+        "As in committee-errors, with S = 4 and at most 4,000 epochs: does a gain of the "
+        "replicated methods persist at other learning rates? Nothing is chosen by this study."
     ),
     cells=at_scales(
         _rates, smoke=((1.0, 3.0), 2), quick=((1.0, 10.0), 3), paper=((1.0, 3.0, 10.0, 30.0), 10)
@@ -222,7 +222,7 @@ def changed(
     drop_connect: float = 0.0,
     **more: Any,
 ) -> NetworkTrial:
-    """A trial of so many times the epochs, or with noise; plain if nothing else is said."""
+    """A trial with a multiple of the epochs, or with noise; plain by default."""
     epochs = round(times * trial.training.epochs)
     how = {"epochs": epochs, "evaluate_every": epochs, "weight_noise": weight_noise}
     training = replace(trial.training, **how, drop_connect=drop_connect)  # type: ignore[arg-type]
@@ -261,7 +261,7 @@ def directed(noise: float = 0.05, redraw_every: int | None = 10, **more: Any) ->
     return Lifted(noise=noise, routing=Directed(redraw_every=redraw_every, **routing), **more)
 
 
-# What the search of the directed lift goes through: one change at a time from the first try.
+# The search of the directed lift: one change at a time from the first candidate.
 _SEARCH = {
     "M=4 redrawn": directed(),
     "redrawn every 5 steps": directed(redraw_every=5, bank=5),
@@ -281,8 +281,8 @@ _SEARCH = {
 _DROPOUT, _LONG_DROPOUT = "dropout", "dropout, four times the epochs"
 _BEST, _BOTH = "directed lift, best of search", "directed lift, redrawn, and dropout"
 
-# What differs from the plain network, by the label of the candidate; a line with one candidate has
-# nothing to choose.
+# Differences from the plain network, by the label of the candidate; a line with one candidate needs
+# no choice.
 _Lines = Mapping[str, Mapping[str, Mapping[str, Any]]]
 _LINES: _Lines = {
     "vanilla": {"": {}},
@@ -305,8 +305,8 @@ _LINES: _Lines = {
         for p in (0.2, 0.35, 0.5)
     },
 }
-# The same of a convolutional network: the lines that stood out, and what it takes of them. The rows
-# that were stored have thin blocks.
+# The same for a convolutional network: the most interesting lines, with settings for this network.
+# The stored rows have thin blocks.
 _CONV_LINES: _Lines = {
     "vanilla": {"": {}},
     "message lift M=5": {"": {"method": replace(FIVE_COVERS, routing=Messages(block_channels=1))}},
@@ -337,7 +337,7 @@ def _low_data(scale: Scale, names: Sequence[str], trials: int, lines: _Lines, mo
 
 
 def chosen_cell(series: str, candidates: Mapping[str, Trial], trials: int) -> Cell:
-    """A cell of the best of its candidates; of one alone there is nothing to choose."""
+    """A cell that selects the best of its candidates; a single candidate needs no choice."""
     choices = candidates if len(candidates) > 1 else {}
     return Cell(next(iter(candidates.values())), series, trials=trials, choices=choices)
 
@@ -348,8 +348,8 @@ LOW_DATA = Study(
     source="beyond the paper",
     about=(
         "784-256-256-10, batch 100, 60 epochs. Strengths are chosen on 5,000 images held out of "
-        "the training set, with three seeds of their own; then all lines meet the same images, "
-        "first weights and order of images."
+        "the training set, with three separate seeds; then all lines use the same images, first "
+        "weights and order of images."
     ),
     cells=at_scales(
         partial(_low_data, lines=_LINES, model="small-mlp"),

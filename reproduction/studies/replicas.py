@@ -1,4 +1,4 @@
-"""rSGD as strong as it can be: its coupling grows before the training stops."""
+"""rSGD at its strongest: its coupling finishes growing before the training stops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reproduction.study import COMMITTEE, PUBLISHED, Cells, Choosing, Scale, Stu
 _PLANNED, _EARLY = "rSGD M=4, growth over all planned epochs", "rSGD M=4, growth before the stop"
 
 
-# Coupling at first, its total growth, and the epochs that this takes.
+# Initial coupling, its total growth, and the epochs of the growth.
 _Candidates = Sequence[tuple[Any, float, int]]
 _PAPER: _Candidates = (
     *product(("auto",), (1e2, 1e4), (200, 400, 800)),
@@ -32,7 +32,7 @@ def _growth(scale: Scale, candidates: _Candidates, trials: int) -> Cells:
     }
     lines = {
         "vanilla": {"": known["vanilla"]},
-        # The rSGD of committee-errors in other words, so that its rows have the distance.
+        # The rSGD of committee-errors as a different trial, so that its rows have the distance.
         _PLANNED: {"": replace(rsgd, growth_epochs=EPOCHS[scale])},
         _EARLY: early,
         "M-cover M=4": {"": known["M-cover M=4"]},
@@ -41,7 +41,7 @@ def _growth(scale: Scale, candidates: _Candidates, trials: int) -> Cells:
         chosen_cell(series, {name: committee(scale, one) for name, one in of.items()}, trials)
         for series, of in lines.items()
     )
-    # Either growth is a reading of the paper's rSGD.
+    # Both growths are readings of the paper's rSGD.
     known_values = PUBLISHED if scale == "paper" else {}
     return tuple(
         replace(cell, published=known_values.get((COMMITTEE, cell.series.partition(",")[0])))
@@ -50,9 +50,9 @@ def _growth(scale: Scale, candidates: _Candidates, trials: int) -> Cells:
 
 
 def _choosing(scale: Scale, epochs: int, validation: int, seeds: int) -> Choosing:
-    """Held-out images, and for each seed training images of its own: some sets stop late or never.
+    """Held-out images, and separate training images for each seed: some sets stop late or never.
 
-    All candidates have long grown when the epochs end.
+    The coupling of all candidates finishes growing long before the epochs end.
     """
     training = replace(committee(scale).training, epochs=epochs, evaluate_every=epochs)
     extra = {"validation": validation, "subset_seed": None, "training": training}
@@ -65,14 +65,14 @@ COMMITTEE_GROWTH = Study(
     source="beyond the paper",
     about=(
         "As in committee-errors (dress against coat, rows of norm √N, learning rate 10, which is "
-        "10/784 of rows of norm 1). There rSGD's coupling grows by 10⁴ over the 20,000 epochs that "
-        "are planned, and the training stops long before. Here it has grown in 200, 400 or 800 "
-        "epochs by 10² or 10⁴ and then stays, from the automatic strength (about 1.3 · 10⁻⁴, which "
-        "alone makes the replicas one within 300 epochs) or from a weaker one, which lets them "
-        "part first: chosen on 2,000 held-out images, with three seeds, and sets of training "
-        "images, of their own, in at most 4,000 epochs. The distance of covers at the stop is the "
-        "mean of |J_k^a − J_k^b|²/N over rows and pairs of covers: 0 where they are one machine, 2 "
-        "where they have nothing in common. Rows that older studies share do not have it."
+        "10/784 for rows of norm 1). There, rSGD's coupling grows by 10⁴ over the planned 20,000 "
+        "epochs, and the training stops long before. Here it grows by 10² or 10⁴ within 200, 400 "
+        "or 800 epochs and then stays constant. It starts from the automatic strength (about 1.3 · "
+        "10⁻⁴, which alone merges the replicas within 300 epochs) or from a weaker one, which lets "
+        "them separate first. Candidates are chosen on 2,000 held-out images, with three separate "
+        "seeds and sets of training images, in at most 4,000 epochs. The distance of covers at the "
+        "stop is the mean of |J_k^a − J_k^b|²/N over rows and pairs of covers: 0 if they are "
+        "equal, 2 if they are uncorrelated. Rows shared with older studies do not have it."
     ),
     cells=at_scales(
         _growth,

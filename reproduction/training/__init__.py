@@ -1,6 +1,6 @@
 """Training of every model with every method: options, trials and the loop.
 
-``fit`` imports torch at its first use: listing studies does not need it.
+``fit`` imports torch at its first use, because listing studies does not need torch.
 """
 
 from typing import TYPE_CHECKING, Any

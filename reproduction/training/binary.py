@@ -1,4 +1,4 @@
-"""Trials of networks of ±1 weights, evaluated under every policy of collapse in one run."""
+"""Trials of networks of ±1 weights; one run evaluates every policy of collapse."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _TRAINING = Training(60, batch=90, lr=0.01, optimizer="adam", lr_schedule="cosin
 class BinaryTrial(ModelTrial):
     """A network with ±1 weights, inputs and hidden units on images.
 
-    A tenth of the training images is held out in every trial, for the policy that picks the cover
-    of least error on them. Batch norms of every evaluated model are recomputed on up to 10,000 of
+    Every trial holds out a tenth of the training images, for the policy that selects the cover with
+    the least error on them. Batch norms of every evaluated model are recomputed on up to 10,000 of
     the other images.
     """
 
     kind: ClassVar[str] = "binary-network"
-    # 1: one committed row of each method was rerun and is equal.
+    # 1: one committed row of each method was rerun, with equal results.
     revision: ClassVar[int] = 1
     methods: ClassVar[object] = BinaryMethod
 
@@ -79,7 +79,7 @@ class BinaryTrial(ModelTrial):
         return self.parts_of(seed)[0]
 
     def parts_of(self, seed: int) -> tuple[Dataset, Images, Labels]:
-        """The images of the trial without those held out; held-out images; their labels."""
+        """The images of the trial without the held-out ones; the held-out images; their labels."""
         found = super().images_of(seed)
         drawn = seed if self.subset_seed is None else self.subset_seed
         parts = holdout(found, max(1, len(found.train_labels) // _HELD_OUT), drawn)

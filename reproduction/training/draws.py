@@ -9,7 +9,7 @@ import torch
 from numpy.random import SeedSequence
 from torch import Tensor, nn
 
-_GATHER_BYTES = 1 << 25  # up to this size all images of a pass are gathered at once: faster
+_GATHER_BYTES = 1 << 25  # up to this size, all images of a pass are gathered at once, for speed
 
 
 def generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.Generator:
@@ -20,8 +20,8 @@ def generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.G
 class Batches:
     """An endless stream of minibatches; the order of the images is redrawn for every pass.
 
-    All covers share a batch, or each of ``each`` covers has its own; the first cover's order is
-    then that of a plain training with the same seed.
+    All covers share a batch, or each of ``each`` covers has its own. In that case the order of the
+    first cover is that of a plain training with the same seed.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ def noisy(parameters: list[nn.Parameter], scale: float, rng: torch.Generator) ->
 
 @contextmanager
 def dropped(parameters: list[nn.Parameter], share: float, rng: torch.Generator) -> Iterator[None]:
-    """Sets a share of all parameters to 0 and scales the others inside the block (DropConnect).
+    """Sets a share of all parameters to 0 and scales the others, within the block (DropConnect).
 
-    At the end parameters are restored, and their gradients are multiplied by the mask: that is the
+    At the end, parameters are restored and their gradients are multiplied by the mask. This is the
     chain rule from masked to original parameters.
     """
     if not share:

@@ -1,9 +1,10 @@
 """Loss and gradient of all virtual committee machines of a step at once, without autograd.
 
 The M·S virtual machines of a lift with S destinations are gathered into one matrix and multiplied
-with the batch in one product. The surrogate turns fields into their derivatives in place. A second
+with the batch in one product. The surrogate replaces fields by their derivatives in place. A second
 product gives the gradients of the virtual weights, which are summed along the inverse routes.
-Machines without routes need no gather. The oracle is autograd through the general directed lift.
+Machines without routes need no gather. The test oracle is autograd through the general directed
+lift.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 from mcover import McoverError
 from mcover.permutations import Routes
 
-# Reordered sums and fused multiply-adds are allowed; infinities and NaN keep their meaning.
+# Allows reordered sums and fused multiply-adds; infinities and NaN keep their meaning.
 _SAFE = {"contract", "reassoc"}
 
 
@@ -33,10 +34,10 @@ class Paths(NamedTuple):
 
 
 def paths(routes: NDArray[Any], weights: int) -> Paths | None:
-    """Routes of shape (S, sources, M), transposed and repeated to one for each weight.
+    """Routes of shape (S, sources, M), transposed and repeated to one route per weight.
 
-    None if all routes are the identity. The kernels use routes as indices without bounds checks,
-    so anything but permutations is refused here.
+    None if all routes are the identity. The kernels use routes as indices without bounds checks, so
+    this function raises for anything but permutations.
     """
     size, sources, covers = routes.shape
     identity = np.arange(covers)
@@ -78,7 +79,7 @@ class FusedGradient:
     ) -> Tensor:
         """Fills ``gradient``, shape (M, K, N), and returns the loss of each cover, shape (M,).
 
-        The surrogate is computed in double precision, whatever the dtype of the weights.
+        The surrogate is computed in double precision for every dtype of the weights.
 
         Shape:
             x: (B, N) for a batch shared by all covers, (M, B, N) for one each; y: (B,) or (M, B),
@@ -164,8 +165,8 @@ def surrogate_errors(
 ) -> None:  # fmt: skip
     """Replaces fields F by ∂loss/∂F in place, and sums the loss of each cover.
 
-    Slopes below 1e-19 are set to 0: added to a weight they would be lost to rounding, and
-    arithmetic on subnormal numbers is slow.
+    Slopes below 1e-19 are set to 0: they would not change a weight in the sum, and arithmetic on
+    subnormal numbers is slow.
 
     Shape: fields (M, S, K, B), target (1 or M, B), loss (M,), votes (B,) is workspace.
     """

@@ -1,4 +1,4 @@
-"""An ordinary training loop for plain and covered modules, with every method."""
+"""An ordinary training loop for plain and covered modules, for all methods."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _PAPER = Training()
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """The course of a training; errors are shares of wrong labels of the test images.
+    """The history of a training; errors are shares of wrong labels on the test images.
 
     Shape:
         epoch, train_loss, collapse_error, distance, gradients: (evaluations,);
-        cover_error and routed_error: (evaluations, covers), where a plain module has one cover.
+        cover_error and routed_error: (evaluations, covers); a plain module has one cover.
     """
 
     epoch: Floats
@@ -62,7 +62,7 @@ class History:
     train_loss: Floats
     """Mean loss per cover over the gradient steps since the previous evaluation."""
     cover_error: Floats
-    """Of each cover by itself, as a model of the base class."""
+    """The errors of single covers, as models of the base class."""
     routed_error: Floats | None
     """Of the virtual models along the routes; None if the model is not covered, and for committee
     machines, whose hard output is defined for single machines only."""
@@ -72,8 +72,8 @@ class History:
     """Mean squared distance of two covers over the mean squared norm of one: 0 if all are equal,
     2 if they are orthogonal; None for a plain module."""
     gradients: NDArray[np.int64]
-    """Minibatch gradients of one model so far: a step of M covers takes M of them, times the
-    destinations or streams of a forward; SAM takes twice as many."""
+    """Minibatch gradients of one model so far: a step of M covers uses M of them, times the
+    destinations or streams of a forward pass; SAM uses twice as many."""
     stopped: Stopped
     """What ended the training: the last epoch, or the loss or error of the stopping rule."""
     model: nn.Module = field(repr=False)
@@ -92,16 +92,16 @@ def fit(
     """Trains a module in place, and evaluates it on the test images.
 
     A covered module is trained with :func:`mcover.cover_loss`, any other with the cross-entropy.
-    Committee machines and covers of them have a loss of their own and fused gradients.
+    Committee machines and their covers have a special loss and fused gradients.
 
     Args:
         model: takes images (B, height, width), returns logits (B, classes) or (covers, B, classes).
         data: training and test images.
         training: epochs, batches, learning rate and stopping rule.
-        method: how weights are updated. RSGD, Elastic and Lifted need a covered model, which has
-            the routes it was lifted with; SGD() trains either.
+        method: how weights are updated. RSGD, Elastic and Lifted need a covered model, which
+            already has its routes; SGD() trains plain and covered models.
         seed: draws the order of the images, dropout and noise.
-        objective: the loss of this model; None is the default described above.
+        objective: the loss of this model; None for the default described above.
     """
     options.check_method(training, method)
     loop = Loop(model, data, training, method, seed, objective)
@@ -204,7 +204,7 @@ class Loop:
         """Updates the weights once."""
         match self.method:
             case RSGD(covers=covers):
-                # The coupling takes its scale from the loss summed over the covers.
+                # The loss summed over the covers sets the scale of the coupling.
                 summed = self.optimizer.step(lambda: self.backward_next_batch() * covers)
                 loss: Tensor = summed / covers
             case Entropy():  # one batch for each gradient of the walk
@@ -258,7 +258,7 @@ class Loop:
         return min(epoch, trunk + (epoch - trunk) % each)
 
     def at_branches(self) -> None:
-        """Keeps the end of the trunk; averages each branch's end and returns to the trunk's."""
+        """Stores the end of the trunk; averages each branch's end and returns to the trunk."""
         if self.split is None or self.schedule_epoch(self.epochs) != self.split[0]:
             return
         if self.trunk_end is None:
@@ -283,7 +283,7 @@ class Loop:
     def should_stop(self) -> bool:
         """Whether the stopping rule is met.
 
-        SWA has no average before it starts to average, and a soup none before its last branch.
+        SWA has no average before its averaging starts, and a soup has none before its last branch.
         """
         rule = self.training
         early = isinstance(self.method, SWA) and self.average is None
@@ -358,7 +358,7 @@ def _check_covers(model: nn.Module, method: BinaryMethod) -> None:
 
 
 def _groups(model: nn.Module, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
-    """A group of stacked parameters, and a group of those that all covers share."""
+    """A group of stacked parameters, and a group of parameters that all covers share."""
     stacked = {id(one) for one in cast(Any, model).stacks().values()}
     covers = [one for one in parameters if id(one) in stacked]
     shared = [one for one in parameters if id(one) not in stacked]

@@ -1,4 +1,4 @@
-"""What a training minimizes: how gradients are computed, and how models are evaluated."""
+"""Objectives of training: how gradients are computed, and how models are evaluated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reproduction.training.fused import FusedGradient, Paths, paths
 Floats = NDArray[np.float64]
 
 _TEST_BATCH = 2000
-_CALIBRATION = 10_000  # images for running statistics: their error is 0.01 of a deviation
+_CALIBRATION = 10_000  # images for running statistics; the standard error is 0.01 of a deviation
 
 
 class Objective:
@@ -35,7 +35,7 @@ class Objective:
         self.width = self.covers * int(getattr(model, "passes", 1))
 
     def tensors(self, images: Images, labels: Labels) -> tuple[Tensor, Tensor]:
-        """Images and labels as the model and its loss take them."""
+        """Images and labels in the form that the model and its loss expect."""
         like = next(self.model.parameters())
         x = torch.from_numpy(images).to(like.device, like.dtype)
         return x, torch.from_numpy(labels).to(like.device)
@@ -70,7 +70,7 @@ class Objective:
         """Called after every step of the optimizer."""
 
     def collapse(self, model: nn.Module) -> nn.Module:
-        """The collapse of covers; a plain module itself."""
+        """The collapse of covers, or the plain module itself."""
         return cast(Any, model).collapse() if is_covered(model) else model
 
     def recalibrated(self, model: nn.Module, images: Tensor) -> nn.Module:
@@ -82,7 +82,7 @@ class Objective:
     ) -> tuple[Floats, Floats]:
         """Mean loss and share of wrong labels of the "collapse", or of each of the "covers".
 
-        A plain module is its own collapse and its only cover.
+        A plain module counts as its collapse and as its only cover.
         """
         if on == "covers" and is_covered(source):
             models = [cast(Any, source).cover(index) for index in range(covers_of(source))]
@@ -112,7 +112,7 @@ class DistillingObjective(Objective):
     """The loss of a student of several teachers (Hinton, Vinyals and Dean, 2015).
 
     (1 − w) H(y, softmax z) + w T² H(p, softmax(z/T)), where H is the cross-entropy, z the student's
-    logits, and p the mean of the teachers' softmax(z/T). Evaluations use the labels alone.
+    logits, and p the mean of the teachers' softmax(z/T). Evaluations use only the labels.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class BinaryObjective(Objective):
         binary.clip_latents(self.model)
 
     def recalibrated(self, model: nn.Module, images: Tensor) -> nn.Module:
-        """Batch norms are recomputed: no cover had the signs of the averaged latents as weights."""
+        """Recomputes batch norms, since no cover had the signs of the mean latents as weights."""
         update_bn(calibration(images), model)
         return model
 
@@ -210,7 +210,7 @@ class CommitteeObjective(Objective):
 
     def collapse(self, model: nn.Module) -> committee.CommitteeMachine:
         one = committee.collapse(model)
-        # An average of weights still has the β and γ of the epoch when it was copied.
+        # An average of weights still has the β and γ of the epoch in which it was copied.
         one.beta, one.gamma = self.machine.beta, self.machine.gamma
         return one
 
@@ -237,7 +237,7 @@ class CommitteeObjective(Objective):
 
 
 def objective_of(model: nn.Module) -> Objective:
-    """The default objective of a module: by committee machine, binary weights, or neither."""
+    """The default objective of a committee machine, of binary weights, or of other modules."""
     if isinstance(getattr(model, "net", model), committee.CommitteeMachine):
         return CommitteeObjective(model)
     try:

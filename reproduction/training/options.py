@@ -1,7 +1,7 @@
 """Options of the training loop, and one frozen dataclass per method.
 
-Trials, study cells and result tables all read these. An option is a field of the method that it
-belongs to, so that options of another method cannot be written.
+Trials, study cells and result tables all read these. Each option is a field of its method, so
+options of another method cannot be set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Topology = Uniform | GaussianRing | Chain | Identity | Custom
 
 _UNIFORM, _DIRECTED = Uniform(), Directed(redraw_every=None)
 
-# Above it tanh(βF/√N) is ±1 for every nonzero field in single precision, and β would overflow.
+# Above this, tanh(βF/√N) is ±1 for every nonzero field in single precision; β would overflow.
 SHARPEST = 1e15
 
 
@@ -38,28 +38,28 @@ class Training:
     """How to train; the defaults are the paper's for its network."""
 
     epochs: int = 40
-    """Passes over the training images; each cover makes as many."""
+    """Passes over the training images, the same number for each cover."""
     batch: int = 256
     """Images in a gradient step."""
     lr: float = 0.05
     """Learning rate, the initial one under a schedule."""
     momentum: float = 0.9
-    """Nesterov momentum, where 0 is plain SGD; in Adam β₁, whose β₂ is 0.999."""
+    """Nesterov momentum, 0 for plain SGD; β₁ for Adam, with β₂ = 0.999."""
     weight_decay: float = 0.0
     """L2 penalty on the weights."""
     weight_noise: float = 0.0
     """Standard deviation of Gaussian noise on all weights, redrawn in each gradient step."""
     drop_connect: float = 0.0
-    """DropConnect: share of all weights and biases that are set to 0 in training, while the others
-    are scaled by 1/(1 − share); one mask per batch."""
+    """DropConnect: share of all weights and biases set to 0 in training, with one mask per batch;
+    the others are scaled by 1/(1 − share)."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
     stop_loss: float | None = None
-    """Stop when the collapse's training loss falls below this; None is never."""
+    """Stop when the collapse's training loss falls below this; None for never."""
     stop_error: float | None = None
-    """Stop when the collapse's training error is at most this; None is never."""
+    """Stop when the collapse's training error is at most this; None for never."""
     optimizer: Optimizer = "sgd"
-    """Base optimizer of every method but Entropy-SGD, which has its own."""
+    """Base optimizer of every method except Entropy-SGD, which has its own."""
     lr_schedule: Schedule = "constant"
     """Whether the learning rate falls to 0 over all epochs, along half a cosine."""
 
@@ -111,14 +111,14 @@ class Sharpening:
         return {SLOW: "slow", FAST: "fast"}.get(self, numbers)
 
 
-# The numbers of both are from memory of the works that the paper cites, and unverified.
+# Both schedules are from memory of the works that the paper cites, and unverified.
 SLOW = Sharpening()
 FAST = Sharpening(2.0, 1e-4, 5.0, 1e-4)
 
 
 @dataclass(frozen=True)
 class SGD:
-    """Ordinary training of the model as it is."""
+    """Ordinary training of one model."""
 
     kind: ClassVar[str] = "sgd"
 
@@ -133,10 +133,10 @@ class _OnCovers:
     covers: int = 4
     """Covers M."""
     noise: float | str = 0.01
-    """Gaussian noise between covers of a common start: a standard deviation, or a share of each
-    tensor's own, such as 150%."""
+    """Gaussian noise between covers with a common start: a standard deviation, or a share of each
+    tensor's standard deviation, such as 150%."""
     start: Start = "common"
-    """Whether covers start from one model plus noise, or each from a model of its own."""
+    """Whether covers start from one model plus noise, or each from a different model."""
 
     def __post_init__(self) -> None:
         check_counts(self, "covers")
@@ -149,7 +149,7 @@ class _OnCovers:
         check_choice("start", self.start, get_args(Start))
         if self.start == "independent" and self.noise != 0:
             raise McoverError(
-                f"noise is {self.noise!r}, and covers start independent; write noise=0, or "
+                f"noise is {self.noise!r}, but covers start independent; write noise=0, or "
                 "start='common'."
             )
 
@@ -179,7 +179,7 @@ class Lifted(_OnCovers):
 
 @dataclass(frozen=True)
 class _Coupled(_OnCovers):
-    """Replicas: covers that attract each other, each with its own batches."""
+    """Replicas: covers with separate batches that attract each other."""
 
     coupling: float | Literal["auto"] = "auto"
     """Initial strength of the attraction; auto derives it from the first loss in rsgd, and from
@@ -200,8 +200,8 @@ class RSGD(_Coupled):
     growth: float = 1e4
     """Total factor by which the coupling grows."""
     growth_epochs: int | None = None
-    """Epochs over which the coupling grows before it stays constant. None is all planned epochs:
-    a training that stops early then has seen little of the growth."""
+    """Epochs over which the coupling grows before it stays constant. None means all planned epochs;
+    if training stops early, the coupling has then grown little."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,7 +232,7 @@ class Entropy:
     inner_steps: int = 20
     """Gradient steps of each walk."""
     outer_lr: float = 1.0
-    """Fraction of the distance to the mean of the walk; the walk itself takes the learning rate."""
+    """Fraction of the distance to the mean of the walk; the walk itself uses the learning rate."""
     scope: float = 1e-4
     """Initial strength of the attraction of the walk to the weights."""
     scoping: float = 1e-3
@@ -275,7 +275,7 @@ class EMA:
 class Soup:
     """A model soup: the mean of branches that continue one trunk, each with its own batches.
 
-    The epochs are those of trunk and branches together. The stopping rule is applied at the end.
+    The epochs include trunk and branches. The stopping rule is applied at the end.
     """
 
     kind: ClassVar[str] = "soup"
@@ -283,7 +283,7 @@ class Soup:
     branches: int = 4
     """Trainings of equal length that continue the trunk, one after the other."""
     trunk: float = 0.5
-    """Share of the epochs in the trunk, which also takes the remainder of the division."""
+    """Share of the epochs in the trunk, which also gets the remainder of the division."""
 
     def __post_init__(self) -> None:
         check_counts(self, "branches")
@@ -342,7 +342,7 @@ ON_COVERS = (Lifted, RSGD, Elastic)
 
 
 def check_method(training: Training, method: BinaryMethod, allowed: object = BinaryMethod) -> None:
-    """Refuses what is no method, and options that a method does not support."""
+    """Raises if this is not a method, or for options that the method does not support."""
     names = ", ".join(f"{one.__name__}()" for one in get_args(allowed))
     check_type("method", method, allowed, f"one of {names}")
     given = (training.optimizer, training.lr_schedule)

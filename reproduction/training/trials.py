@@ -1,7 +1,7 @@
-"""Trials: a whole experiment except its seed as one frozen value, for networks and committees.
+"""Trials of networks and committees: a frozen value holds an experiment except its seed.
 
-Trials are paired: with equal seeds, whatever the method, the images, the first cover's weights and
-the order of its batches are the same.
+Trials are paired: for equal seeds, all methods have the same images, the same weights of the first
+cover and the same order of its batches.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Model = Literal["mlp", "small-mlp", "tiny-mlp", "conv", "small-conv", "transformer"]
 _HIDDEN = {"mlp": 512, "small-mlp": 256, "tiny-mlp": 128}
 _CHANNELS = {"conv": (16, 32), "small-conv": (8, 16)}
-_FAR = 100_000  # between the seeds of repeated trainings: larger than the seed of any trial
+_FAR = 100_000  # step between the seeds of repeated trainings, larger than the seed of any trial
 
 _NETWORK = Training()
 _COMMITTEE = Training(
@@ -65,7 +65,7 @@ class ModelTrial:
 
     kind: ClassVar[str]
     revision: ClassVar[int]
-    """Number of the code that computes the outcomes: whoever changes them adds 1."""
+    """Revision of the code that computes the outcomes; add 1 if a change alters them."""
     methods: ClassVar[object] = Method
 
     data: str = "digits"
@@ -76,14 +76,14 @@ class ModelTrial:
     method: BinaryMethod = _DIRECTED
     """How weights are updated."""
     images: int | None = None
-    """Number of training images, as many of each class; None is all."""
+    """Number of training images, balanced over classes; None for all."""
     subset_seed: int | None = None
-    """Seed that draws these images; None is the seed of the trial."""
+    """Seed that draws these images; None for the seed of the trial."""
     validation: int | None = None
-    """Number of training images to hold out and evaluate on, in place of the test images."""
+    """Number of training images to hold out and evaluate on, instead of the test images."""
     label_noise: float = 0.0
-    """Share of the training labels that are replaced by another, random class. Labels of held-out
-    images have the same noise, test labels have none."""
+    """Share of the training labels that are replaced by random other classes. Labels of held-out
+    images have the same noise; test labels have none."""
 
     def __post_init__(self) -> None:
         split_name(self.data)
@@ -118,13 +118,13 @@ class ModelTrial:
         return mislabel(found, self.label_noise, drawn, both=self.validation is not None)
 
     def prepare(self) -> None:
-        """Loads the data once before any seed runs, so that missing data are reported at once."""
+        """Loads the data once before any seed runs, so that missing data raise an error early."""
         self.dataset()
 
     def build(self, data: Dataset, seed: int) -> nn.Module:
         """A new model, covered if the method needs covers.
 
-        Weights and lift take the seeds (seed, 0) and (seed, 1).
+        Weights and lift use the seeds (seed, 0) and (seed, 1).
         """
         kind, method = self.architecture(data), self._effective_method
         base = kind.build([seed, 0])
@@ -137,21 +137,21 @@ class ModelTrial:
         if isinstance(method, Lifted):
             how = method.topology, method.routing
         with warnings.catch_warnings():
-            # lift warns about noise far from its default, which these trials choose on purpose.
+            # lift warns about noise far from its default, which these trials use intentionally.
             warnings.filterwarnings("ignore", "noise=", McoverWarning)
             return mcover.lift(base, covers, *how, noise=method.noise, seed=[seed, 1])
 
     @property
     def _effective_method(self) -> BinaryMethod:
-        """SGD in place of a lift with one cover, which is the model itself."""
+        """SGD instead of a lift with one cover, which is the model itself."""
         return SGD() if isinstance(self.method, Lifted) and self.covers == 1 else self.method
 
     def train(
         self, seed: int, data: Dataset | None = None, model: nn.Module | None = None
     ) -> History:
-        """The training with one seed; batches take the seed (seed, 2).
+        """The training with one seed; batches use the seed (seed, 2).
 
-        Images and model are those of the seed, unless given; the model is trained in place.
+        Unless given, images and model are those of the seed; the model is trained in place.
         """
         from reproduction.training.loop import fit
 
@@ -196,20 +196,20 @@ class NetworkTrial(ModelTrial):
     """A network on images."""
 
     kind: ClassVar[str] = "network"
-    # 2: reruns of older rows of lifts and replicas differ, some in the last digits only.
+    # 2: reruns of older rows of lifts and replicas differ, some only in the last digits.
     revision: ClassVar[int] = 2
 
     method: Method = _DIRECTED
     """How weights are updated."""
     model: Model = "mlp"
     """MLP with two hidden layers of 512 (the paper's), 256 or 128 units; convolutions with 16 and
-    32 or 8 and 16 channels; or a transformer of width 32 that reads the rows of an image. For
-    conv, a noise of 0.02 did better than the default 0.05 on held-out images."""
+    32 or 8 and 16 channels; or a transformer of width 32 that reads the rows of an image. For conv,
+    a noise of 0.02 was better than the default 0.05 on held-out images."""
     dropout: float = 0.0
     """Share of hidden units dropped in training; in convolutional networks only before the last
     layer."""
     pool: int = 1
-    """Average each image over squares of this side before anything else."""
+    """First average each image over squares of this side."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -248,7 +248,7 @@ class CoverTrial(NetworkTrial):
 
 @dataclass(frozen=True)
 class DistilledTrial(NetworkTrial):
-    """An ensemble distilled into one network: members train first, then a student of their logits.
+    """An ensemble distilled into one network: first members train, then a student of their logits.
 
     Members and student each train for all epochs, with the same method. The student has the
     initial weights and the order of images of a network trial with the same seed.
@@ -261,11 +261,11 @@ class DistilledTrial(NetworkTrial):
     method: Method = options.PLAIN
     """How weights of members and student are updated."""
     members: int = 4
-    """Networks of the ensemble, each with its own weights and batches."""
+    """Number of networks in the ensemble, each with its own weights and batches."""
     temperature: float = 2.0
     """Divisor of the logits in the student's loss."""
     weight: float = 0.9
-    """Weight of the members' predictions in that loss; the rest is the labels'."""
+    """Weight of the members' predictions in that loss; the labels have the rest."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -305,9 +305,9 @@ class CommitteeTrial(ModelTrial):
     data: str = "digits:3,8"
     """Two classes, by number or name: digits:3,8 or fashion-mnist:dress,coat."""
     training: Training = _COMMITTEE
-    """How to train: as in the paper, except lr, which it does not state; ours was chosen on
-    held-out images. Rows have norm √N, so lr corresponds to lr/N for rows of norm 1: 10 here is
-    10/784 = 0.0128 there."""
+    """How to train: as in the paper, except lr, which it does not state; we chose lr on held-out
+    images. Rows have norm √N, so lr corresponds to lr/N for rows of norm 1, e.g. 10 to 10/784 =
+    0.0128."""
     method: Method = _ALL_DESTINATIONS
     """How weights are updated."""
     subset_seed: int | None = 0
@@ -343,7 +343,7 @@ class CommitteeTrial(ModelTrial):
 class RepeatedTrial:
     """One trial trained several times on the same images, each with its own weights and batches.
 
-    The answer is the model of least training loss, or the vote of all, which is not one model.
+    The outcome is the model of least training loss, or the vote of all, which is not one model.
     """
 
     kind: ClassVar[str] = "repeated"
@@ -388,7 +388,7 @@ class RepeatedTrial:
         }
 
 
-@lru_cache(maxsize=2)  # consecutive trials mostly share a data set
+@lru_cache(maxsize=2)  # consecutive trials usually share a data set
 def _loaded(name: str, median: bool = False, pool: int = 1) -> Dataset:
     found = load(name, normalize=not median, binarize="median" if median else None)
     return found if pool == 1 else pooled(found, pool)
