@@ -2,8 +2,8 @@
 
 A **target** is a function, a class, or a method of an object from ``tests/public_api.txt``. It is
 called with arguments that work, and then with one of them replaced by each value of a pool. The
-annotation of the parameter says whether a value could have been meant: a call that accepts what
-cannot have been meant is a defect, and so is any exception that is not ours.
+annotation of the parameter defines its valid values. A call that accepts an invalid value is a
+defect, and so is any exception that is not ours.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ POOL: dict[str, Callable[[], Any]] = {
 
 @dataclass(frozen=True)
 class Target:
-    """Something public that can be called, with arguments that work."""
+    """A public callable, with arguments that work."""
 
     name: str
     call: Callable[..., Any]
@@ -182,7 +182,7 @@ class Target:
 
 
 def targets(integrations: bool = False) -> dict[str, Target]:
-    """Everything on the list that can be called: of the library, or of its integrations."""
+    """All callables on the list, of the library or of its integrations."""
     found: dict[str, Target] = {}
     for line in LIST.read_text().splitlines():
         name = line.partition("(")[0]
@@ -254,7 +254,7 @@ def _method(owner: type, name: str, function: Any) -> Target:
 
 
 def _estimator(name: str, kind: type) -> Iterator[Target]:
-    """Constructors check nothing, as scikit-learn wants it: fit does."""
+    """Constructors check nothing, by scikit-learn's convention; fit does."""
     small = examples.SMALL[kind.__name__]
 
     def fit(**given: Any) -> Any:
@@ -280,7 +280,7 @@ def _estimator(name: str, kind: type) -> Iterator[Target]:
 
 
 def _caller(function: Any, parameters: list[inspect.Parameter]) -> Callable[..., Any]:
-    """Calls by keyword, where positions are not asked for."""
+    """Calls by keyword, except for positional parameters."""
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     several = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
 
@@ -299,7 +299,7 @@ def _caller(function: Any, parameters: list[inspect.Parameter]) -> Callable[...,
 
 
 def _given(name: str, parameters: list[inspect.Parameter]) -> Callable[[], dict[str, Any]]:
-    """Examples for a target: of its own, and by the names of parameters that have no default."""
+    """Examples for a target: specific ones, and by names of parameters without a default."""
     own = examples.of(name)
     needed = [
         p.name
@@ -333,7 +333,7 @@ def _hints(parameters: list[inspect.Parameter], *signed: Any) -> dict[str, Any]:
 
 
 def could_be_meant(annotation: Any, value: Any) -> bool:
-    """Whether a caller can have meant this value by a parameter annotated like that."""
+    """Whether the value is valid for a parameter with this annotation."""
     if isinstance(value, RaisingLength | RaisingArray | RaisingNumber | RaisingAttributes):
         return annotation is Any
     if isinstance(value, np.ma.MaskedArray):
@@ -401,7 +401,7 @@ def _is_array(value: Any) -> bool:
 
 
 class Hangs(BaseException):
-    """Raised into a call that does not end."""
+    """Raised in a call that does not end."""
 
 
 @dataclass(frozen=True)
@@ -409,8 +409,8 @@ class Outcome:
     """How a call ended.
 
     ``kind`` is refused (by us), validated (by scikit-learn's own checks, for an estimator), users
-    (an exception of a function that the caller passed), accepted, strange (accepted, but it cannot
-    have been meant), raw (an exception of our code), foreign (of a dependency) or hanging.
+    (an exception of a function that the caller passed), accepted, strange (accepted, but invalid),
+    raw (an exception of our code), foreign (of a dependency) or hanging.
     """
 
     kind: str

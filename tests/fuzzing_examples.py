@@ -1,8 +1,8 @@
-"""Arguments that work for every public function: what the malformed calls are variations of.
+"""Valid arguments for every public function; the malformed calls are variations of them.
 
-Parameters without a default have an example by their name, or one for the function where a name
-means something else there. A new public function whose parameters have none fails the test of the
-malformed calls, which then says what is missing.
+Parameters without a default have an example by name, or one for the function if the name has
+another meaning there. If a new public function has no examples, the test of the malformed calls
+fails and names the missing ones.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def moved(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
 
 @functools.cache
 def elastic() -> Any:
-    """One for all calls: its ``centre`` takes one of its own stacks."""
+    """Shared by all calls, because ``centre`` needs one of the optimizer's stacks."""
     return optim.ElasticSGD(moved(stacks()), 0.1)
 
 
@@ -141,13 +141,13 @@ def graph() -> Any:
 
 @functools.cache
 def mesh() -> Any:
-    """One for all calls: each mesh has groups of its own, and they are never closed."""
+    """Shared by all calls, because each mesh creates groups that are never closed."""
     return distributed.start()
 
 
 @contextmanager
 def one_rank() -> Iterator[None]:
-    """A process group of this process alone, for the functions of several."""
+    """A process group of one process, for functions that need several."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield

@@ -1,6 +1,10 @@
-"""Kernels that every law and every mixer is tested on."""
+"""Kernels for the tests of laws and mixers, and their test statistics."""
+
+import itertools
+import math
 
 import numpy as np
+from scipy.stats import chisquare
 
 from mcover import Chain, Custom, GaussianRing, Identity, Uniform, mix
 from mcover.topology import Topology
@@ -38,3 +42,32 @@ NAMES = [f"{topology!r}-{covers}" for topology, covers in TOPOLOGIES]
 def random_kernel(covers: int, seed: int) -> np.ndarray:
     """Positive, far from balanced, entries over three orders of magnitude."""
     return np.exp(np.random.default_rng(seed).uniform(-3.5, 3.5, size=(covers, covers)))
+
+
+def law_by_enumeration(kernel):
+    """Every permutation in lexicographic order, weights and probabilities from the definition."""
+    covers = len(kernel)
+    routes = np.array(list(itertools.permutations(range(covers))))
+    weights = np.array([math.prod(kernel[range(covers), route]) for route in routes])
+    return routes, weights, weights / weights.sum()
+
+
+def p_value(law, counts):
+    """Chi-square of how often each outcome was drawn, rare ones pooled; none may be impossible."""
+    assert np.all(counts[law == 0] == 0)
+    expected = law * counts.sum()
+    common = expected >= 5
+    seen = np.append(counts[common], counts[~common].sum())
+    awaited = np.append(expected[common], expected[~common].sum())
+    seen, awaited = seen[awaited > 0], awaited[awaited > 0]
+    return chisquare(seen, awaited).pvalue if len(seen) > 1 else 1.0
+
+
+def largest_deviation(routes, exact):
+    """Of the marginals of independent routes, in standard errors; those of rare reads are floored.
+
+    The floor is an expected count of 4: less would make the tail of a count far from Gaussian.
+    """
+    marginals = np.stack([np.mean(routes == b, axis=0) for b in range(routes.shape[1])], axis=1)
+    spread = np.sqrt(np.maximum(exact * (1 - exact), 4 / len(routes)) / len(routes))
+    return np.abs((marginals - exact) / spread).max()

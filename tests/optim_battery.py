@@ -1,4 +1,4 @@
-"""Every optimizer in a table, the problem they are tried on, and their rules as loops.
+"""A table of all optimizers, their test problem, and their rules as loops.
 
 The loops are written from the published equations, replica by replica, and know nothing of stacks.
 """
@@ -6,7 +6,8 @@ The loops are written from the published equations, replica by replica, and know
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ COVERS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One optimizer with options that let it do all it can."""
+    """One optimizer with options that enable all its features."""
 
     kind: type
     options: dict[str, Any]
@@ -29,14 +30,24 @@ class Case:
     base: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     walks: bool = False  # takes a closure, and evaluates it several times
     shared: dict[str, Any] = field(default_factory=dict)  # options of the base
-    signs: bool = False  # the weights are ±1
+    rest: Callable[..., torch.optim.Optimizer] | None = None  # of the second of two parameters
+
+    @property
+    def signs(self) -> bool:
+        """Whether the weights are ±1."""
+        return self.kind is Bop
 
     def problem(self, seed: int = 0) -> Quadratics:
         return Quadratics(seed, signs=self.signs)
 
     def make(self, params: Any, **more: Any) -> torch.optim.Optimizer:
-        base = {} if self.walks or self.base is torch.optim.SGD else {"base": self.base}
-        return self.kind(params, **{"lr": 0.1, **self.shared, **self.options, **base, **more})
+        given = {"lr": 0.1, **self.shared, **self.options}
+        if not self.walks and self.base not in (torch.optim.SGD, self.kind):
+            given["base"] = self.base
+        if self.rest is not None:
+            *params, last = params
+            given["rest"] = self.rest([last])
+        return self.kind(params, **(given | more))
 
 
 NESTEROV = {"momentum": 0.9, "nesterov": True}
@@ -63,13 +74,20 @@ CASES = {
     "Entropy with momentum": Case(
         EntropySGD, WALK, REST, PINNED, walks=True, shared=NESTEROV | {"weight_decay": 0.1}
     ),
+    "Bop": Case(Bop, {}, {}, {}, base=Bop, shared={"lr": 0.3, "threshold": 0.05}),
 }  # fmt: skip
-# Bop couples no replicas: it takes part in what holds for any optimizer.
-ALL = CASES | {"Bop": Case(Bop, {"lr": 0.3, "threshold": 0.05}, {}, {}, signs=True)}
+RESTS = {
+    "Adam": partial(torch.optim.Adam, lr=0.1),
+    "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "Adagrad": partial(torch.optim.Adagrad, lr=0.1),
+}
+BESIDE = {f"Bop beside {name}": replace(CASES["Bop"], rest=rest) for name, rest in RESTS.items()}
+# Those that couple replicas. Bop does not: it takes part in what holds for any optimizer.
+REPLICAS = {name: case for name, case in CASES.items() if not case.signs}
 
 
 class Quadratics:
-    """Σ_a Σ ½h(w_a − target_a)² over a matrix and a vector: replicas with minima of their own."""
+    """Σ_a Σ ½h(w_a − target_a)² over a matrix and a vector: replicas with different minima."""
 
     def __init__(self, seed: int = 0, h: float = 1.0, signs: bool = False) -> None:
         draw = torch.Generator().manual_seed(seed)
@@ -103,7 +121,7 @@ class Quadratics:
 
 
 def alone(case: Case, problem: Quadratics, steps: int) -> list[Tensor]:
-    """Each replica trained by itself, with the plain optimizer that the case is built on."""
+    """Each replica trained separately, with the base optimizer of the case."""
     results = []
     for start, targets in zip(problem.values(), problem.targets, strict=True):
         rows = []
@@ -117,7 +135,7 @@ def alone(case: Case, problem: Quadratics, steps: int) -> list[Tensor]:
                 rows.append(x)
                 continue
             own = torch.nn.Parameter(row.clone())
-            optimizer = case.base([own], lr=0.1, **case.shared)
+            optimizer = case.base([own], **{"lr": 0.1, **case.shared})
             for _ in range(steps):
                 own.grad = problem.h * (own.detach() - target)
                 optimizer.step()
@@ -146,7 +164,7 @@ def walk(x: Tensor, gradient: Callable[[Tensor], Tensor], t: int, options: dict[
 
 
 def walk_noise(optimizer: EntropySGD, step: int, like: list[Tensor]) -> list[Callable[[], Tensor]]:
-    """The very numbers of a walk, for each parameter: drawn one after the other in each step."""
+    """The random numbers of a walk for each parameter, drawn in sequence in each step."""
     generator = stream(optimizer.param_groups[0]["seed"], step, like[0].device)
     drawn: list[list[Tensor]] = [[] for _ in like]
     for _ in range(optimizer.param_groups[0]["inner_steps"]):

@@ -1,4 +1,4 @@
-"""Reads the pages of the documentation: their code blocks, and what these print when run."""
+"""Reads the pages of the documentation: their code blocks, and the output of the blocks."""
 
 import itertools
 import json
@@ -63,7 +63,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def printed(page: str, folder: Path) -> list[tuple[Block, str]]:
-    """Runs the Python blocks of a page in order in a new interpreter; returns what each printed."""
+    """Runs the Python blocks of a page in order in a new interpreter; returns their outputs."""
     code, line = "", 1
     runs = [block for block in blocks(page) if block.language == "python"]
     for block in runs:

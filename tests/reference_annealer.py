@@ -1,12 +1,13 @@
-"""The annealer straight from its definitions: the oracle of the compiled one.
+"""The annealer written directly from its definitions: the oracle of the compiled one.
 
-Every proposal recomputes the whole lifted energy by its sums: no bits, no tables, no increments.
-It consumes the same random numbers as mcover.annealing.kernels. Energies are summed as integers, in
-margins and votes as they are; `value` turns them into the physical energy.
+Every proposal recomputes the whole lifted energy by its sums: no bits, no tables, no increments. It
+consumes the same random numbers as mcover.annealing.kernels. Energies are integer sums of margins
+and votes; `value` converts them to the physical energy.
 """
 
 import math
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def random_weights(rng, covers, sites):
 
 
 def margins(gauged, network, hidden):
-    """What each pattern is judged by: the margin (perceptron) or the sum of votes (committee)."""
+    """The score of each pattern: the margin (perceptron) or the sum of votes (committee)."""
     inputs = gauged.shape[1]
     fields = [gauged @ network[k * inputs : (k + 1) * inputs] for k in range(hidden)]
     if hidden == 1:
@@ -113,7 +114,7 @@ def probability(x, rule):
 
 
 def permutation(rng, count):
-    """A uniform order of 0..count-1: each number takes the place of one before it, or stays."""
+    """A uniform order of 0..count-1: each number swaps with an earlier one, or stays."""
     sequence = []
     for i in range(count):
         sequence.append(i)
@@ -129,50 +130,68 @@ def proposals_of(order, count, rng):
     return permutation(rng, count) if order == "permutation" else range(count)
 
 
-def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, order, rng):
-    """One sweep at each temperature.
+class Walk(NamedTuple):
+    """The results of each sweep that a run began, and whether the run ended."""
+
+    accepted: list
+    energies: list  # physical lifted energies
+    proposals: list
+    over: bool
+
+
+def walk(rule, gauged, routes, weights, hidden, energy, temperatures, gammas, order, improvement,
+         rng):  # fmt: skip
+    """One sweep at each temperature, by any rule.
 
     Args:
+        rule: "glauber", "metropolis", "repair" or "descent".
         gauged: (P, N) of ±1, a wide integer type.
         routes: (S, K*N, M): context (s, α) reads weight q from cover routes[s, q, α].
         weights: (M, K*N) of ±1, a wide integer type; changed in place.
         hidden: K.
         energy: "linear" or "errors".
-        temperatures: one per sweep.
+        temperatures: one per sweep; descent uses only their number.
         gammas: the coupling of the covers, one per sweep.
-        rule: "glauber" or "metropolis".
         order: "random", "sequential" or "permutation".
+        improvement: "first" or "best", of descent.
         rng: a Xoshiro.
-
-    Returns:
-        accepted proposals and physical lifted energy of each sweep.
     """
-    inputs, destinations = gauged.shape[1], routes.shape[0]
-    covers, sites = weights.shape
+    given = gauged, routes, weights, hidden, energy
+    if rule == "descent":
+        return descend(*given, gammas, order, improvement, rng)
+    if rule == "repair":
+        return repair(*given, temperatures, gammas, rng)
+    return anneal(*given, temperatures, gammas, rule, order, rng)
+
+
+def propose(given, now, q, beta, u, temperature, gamma, rule):
+    """Flips one weight, and reverts a rejected flip; returns the resulting integer energy."""
+    gauged, routes, weights, hidden, energy = given
+    before = coupling(weights)
+    weights[beta, q] = -weights[beta, q]
+    then = lifted_energy(*given)
+    x = value(then - now, gauged.shape[1], hidden, routes.shape[0], energy) / temperature
+    x -= gamma / weights.shape[0] * (coupling(weights) - before)
+    if u < probability(x, rule):
+        return then, 1
+    weights[beta, q] = -weights[beta, q]
+    return now, 0
+
+
+def anneal(gauged, routes, weights, hidden, energy, temperatures, gammas, rule, order, rng):
+    given, (covers, sites) = (gauged, routes, weights, hidden, energy), weights.shape
     accepted, energies = [], []
-
-    def measure():
-        return lifted_energy(gauged, routes, weights, hidden, energy)
-
-    now = measure()
+    now = lifted_energy(*given)
     for temperature, gamma in zip(temperatures, gammas, strict=True):
         taken = 0
         for index in proposals_of(order, sites * covers, rng):
             u = rng.uniform()
             q, beta = index // covers, index % covers
-            before = coupling(weights)
-            weights[beta, q] = -weights[beta, q]
-            then = measure()
-            x = value(then - now, inputs, hidden, destinations, energy) / temperature
-            x -= gamma / covers * (coupling(weights) - before)
-            if u < probability(x, rule):
-                now = then
-                taken += 1
-            else:
-                weights[beta, q] = -weights[beta, q]
+            now, moved = propose(given, now, q, beta, u, temperature, gamma, rule)
+            taken += moved
         accepted.append(taken)
-        energies.append(value(now, inputs, hidden, destinations, energy))
-    return accepted, energies
+        energies.append(value(now, gauged.shape[1], hidden, routes.shape[0], energy))
+    return Walk(accepted, energies, [sites * covers] * len(accepted), False)
 
 
 def unsatisfied(gauged, routes, weights, hidden, energy):
@@ -199,46 +218,33 @@ def repairing(gauged, routes, weights, hidden, s, alpha, mu):
 
 
 def repair(gauged, routes, weights, hidden, energy, temperatures, gammas, rng):
-    """Focused Metropolis search with the arguments of `anneal`.
-
-    Returns:
-        accepted proposals, physical lifted energy and proposals of each sweep that was begun.
-    """
-    inputs, destinations = gauged.shape[1], routes.shape[0]
-    covers, sites = weights.shape
+    """Focused Metropolis search."""
+    given, (covers, sites) = (gauged, routes, weights, hidden, energy), weights.shape
     accepted, energies, proposals = [], [], []
-    now = lifted_energy(gauged, routes, weights, hidden, energy)
+    now = lifted_energy(*given)
     for temperature, gamma in zip(temperatures, gammas, strict=True):
         taken = made = 0
         while made < sites * covers and now > 0:
             made += 1
-            pairs = unsatisfied(gauged, routes, weights, hidden, energy)
+            pairs = unsatisfied(*given)
             s, alpha, mu = pairs[rng.randbelow(len(pairs))]
             candidates = repairing(gauged, routes, weights, hidden, s, alpha, mu)
             q = rng.randbelow(sites)
             while q not in candidates:
                 q = rng.randbelow(sites)
             beta, u = routes[s, q, alpha], rng.uniform()
-            before = coupling(weights)
-            weights[beta, q] = -weights[beta, q]
-            then = lifted_energy(gauged, routes, weights, hidden, energy)
-            x = value(then - now, inputs, hidden, destinations, energy) / temperature
-            x -= gamma / covers * (coupling(weights) - before)
-            if u < probability(x, "metropolis"):
-                now = then
-                taken += 1
-            else:
-                weights[beta, q] = -weights[beta, q]
+            now, moved = propose(given, now, q, beta, u, temperature, gamma, "metropolis")
+            taken += moved
         accepted.append(taken)
-        energies.append(value(now, inputs, hidden, destinations, energy))
+        energies.append(value(now, gauged.shape[1], hidden, routes.shape[0], energy))
         proposals.append(made)
         if now == 0:
             break
-    return accepted, energies, proposals
+    return Walk(accepted, energies, proposals, now == 0)
 
 
 def cost(gauged, routes, weights, hidden, energy, gamma):
-    """What descent lowers: the energy, and among equals the loss of coupling."""
+    """The objective of descent: the energy, then the loss of coupling."""
     size = lifted_energy(gauged, routes, weights, hidden, energy)
     return size, -int(np.sign(gamma)) * coupling(weights)
 
@@ -251,12 +257,7 @@ def flipped(weights, index):
 
 
 def descend(gauged, routes, weights, hidden, energy, gammas, order, improvement, rng):
-    """Finite differences at zero temperature: a sweep for each coupling, until no flip improves.
-
-    Returns:
-        accepted proposals, physical lifted energy and proposals of each sweep, and whether the last
-        state is known to be a minimum.
-    """
+    """Finite differences at zero temperature: a sweep for each coupling, until no flip improves."""
     inputs, destinations, count = gauged.shape[1], routes.shape[0], weights.size
     accepted, energies, proposals, minimum = [], [], [], False
 
@@ -285,7 +286,7 @@ def descend(gauged, routes, weights, hidden, energy, gammas, order, improvement,
         proposals.append(made)
         if minimum:
             break
-    return accepted, energies, proposals, minimum
+    return Walk(accepted, energies, proposals, minimum)
 
 
 def energy_from_scratch(state):

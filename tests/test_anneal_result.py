@@ -1,5 +1,8 @@
-"""What a result says of itself: representations, selection, records, summaries and pictures."""
+"""Annealing results: representations, selection, records, summaries and pictures."""
 
+import dataclasses
+import json
+import os
 import re
 import sys
 
@@ -8,7 +11,7 @@ import pytest
 
 import mcover
 from mcover import MCover, McoverError, Vanilla, statistics
-from mcover.annealing import AnnealResult
+from mcover.annealing import AnnealOptions, AnnealResult
 
 PNG = b"\x89PNG"
 
@@ -79,18 +82,6 @@ def test_some_reads_are_a_result_again(result):
     assert result[result.solved].solved.all()
 
 
-@pytest.mark.parametrize("reads", ["three", 1.5, [], [9], [True], None, [[0, 1]]])
-def test_what_chooses_no_reads_is_refused(reads, result):
-    with pytest.raises(McoverError, match=r"reads has none at|chooses no read"):
-        result[reads]
-
-
-@pytest.mark.parametrize("read", [6, -7])
-def test_reads_that_are_not_there_are_named(read, result):
-    with pytest.raises(IndexError, match=f"there is no read {read}; the result has 6"):
-        result[read]
-
-
 def test_records_and_tables_have_the_students(result):
     record = result.record
     np.testing.assert_array_equal(record.sample, result.collapsed_sign)
@@ -100,7 +91,8 @@ def test_records_and_tables_have_the_students(result):
     assert frame.index.name == "read"
     assert frame["errors"].tolist() == result.training_errors.tolist()
     assert frame.shape == (6, 11)
-    assert result.info["options"]["method"] == {"kind": "mcover", "bank": 4}
+    method = result.info["options"]["method"]
+    assert (method["kind"], method["covers"], method["bank"]) == ("mcover", 3, 4)
     assert (result.info["patterns"], result.info["interrupted"]) == (71, False)
 
 
@@ -157,19 +149,60 @@ def test_topologies_draw_themselves():
     figure = mcover.Uniform().plot(4)
     kernel = figure.axes[0].images[0].get_array()
     np.testing.assert_allclose(kernel, np.full((4, 4), 0.25))
-    with pytest.raises(McoverError, match="covers is 0"):
-        mcover.Uniform().plot(0)
 
 
-def test_files_keep_everything(result, tmp_path):
-    again = AnnealResult.load(result.save(tmp_path / "run.npz"))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": MCover(3, mcover.GaussianRing(1.5, shift=2), bank=4)},
+        {"method": Vanilla(), "rule": "descent", "improvement": "best"},
+    ],
+)
+def test_files_keep_everything_without_pickle(options, problem, tmp_path):
+    result = mcover.anneal(problem, num_sweeps=20, num_reads=2, seed=0, **options)
+    path = result.save(tmp_path / "deep" / "result.npz")
+    stored = json.loads(str(np.load(path)["about"]))["options"]
+    assert stored == result.info["options"]  # also the defaults, which another version may change
+    assert set(stored) == {field.name for field in dataclasses.fields(AnnealOptions)}
+    again = AnnealResult.load(path)
+    assert again.options == result.options
     assert repr(again) == repr(result)
+    np.testing.assert_array_equal(again.weights, result.weights)
     np.testing.assert_array_equal(again.record, result.record)
+    np.testing.assert_array_equal(again.trajectory.energy, result.trajectory.energy)
+    with np.load(path, allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+    assert os.listdir(path.parent) == ["result.npz"]
 
 
-@pytest.mark.parametrize("path", [None, 3, b"run.npz", "", "run", "no\0good.npz", [1]])
-def test_bad_paths_are_refused(path, result, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(McoverError, match=r"write a path|end the name in \.npz"):
-        result.save(path)
-    assert not list(tmp_path.iterdir())
+def test_foreign_files_are_refused_and_left_alone(result, tmp_path):
+    np.savez(tmp_path / "foreign.npz", a=np.ones(3))
+    before = (tmp_path / "foreign.npz").read_bytes()
+    whole = result.save(tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[:300])
+    flipped = bytearray(whole)
+    flipped[200] ^= 255
+    (tmp_path / "flipped.npz").write_bytes(flipped)
+    np.save(tmp_path / "array.npy", np.ones(3))
+    for name, message in (
+        ("foreign.npz", "not a result that mcover saved"),
+        ("cut.npz", "cannot read .*cut.npz as an .npz file"),
+        ("flipped.npz", "cannot read .*flipped.npz as an .npz file"),
+        ("array.npy", "cannot read .*array.npy as an .npz file"),
+        ("missing.npz", "cannot read .*missing.npz"),
+        ("", "cannot read"),
+    ):
+        with pytest.raises(McoverError, match=message):
+            AnnealResult.load(tmp_path / name)
+    assert (tmp_path / "foreign.npz").read_bytes() == before
+    with pytest.raises(McoverError, match=r"end the name in \.npz"):
+        result.save(tmp_path / "result.pkl")
+    assert not (tmp_path / "result.pkl").exists()
+
+
+def test_a_picture_without_falling_temperatures_is_against_sweeps(problem):
+    for label, rule in (("temperature T", "glauber"), ("sweep", "descent")):
+        course = mcover.anneal(problem, Vanilla(), rule=rule, num_sweeps=5, seed=0).trajectory
+        axes = course.plot().axes[0]
+        assert axes.get_xlabel() == label
+        assert axes.xaxis_inverted() == (rule == "glauber")

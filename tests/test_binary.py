@@ -1,37 +1,24 @@
-"""±1 weights: estimators, both lifts of them, and the way back to one model of ±1 weights."""
+"""±1 weights: estimators, latents, training, and the collapse to one model of ±1 weights.
+
+Their lifts are compared with loops in ``test_lift.py``, and are part of ``test_laws.py``.
+"""
 
 import copy
 import warnings
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.nn.utils import parametrize
 
-torch = pytest.importorskip("torch")
+from covering import assert_equal, both, doubles, every_model, train
+from mcover import Identity, Uniform, cover_loss, lift
+from mcover.errors import McoverWarning
+from mcover.nn import binary
+from tiny_models import Convolutional, Perceptron, Transformer, tiny
 
-import torch.nn.functional as F  # noqa: E402, N812
-from torch import nn  # noqa: E402
-from torch.nn.utils import parametrize  # noqa: E402
-
-import reference  # noqa: E402
-from mcover import (  # noqa: E402
-    Directed,
-    GaussianRing,
-    Identity,
-    McoverError,
-    Messages,
-    Uniform,
-    cover_loss,
-    lift,
-)
-from mcover.errors import McoverWarning  # noqa: E402
-from mcover.nn import binary, load  # noqa: E402
-from test_lift import mixers_of  # noqa: E402
-from tiny_models import MODELS, Convolutional, Perceptron, Recurrent, Transformer, tiny  # noqa: E402
-
-torch.set_num_threads(1)
-
-KINDS = {"argvalues": MODELS, "ids": lambda kind: kind.__name__}
-ROUTINGS = ["messages", "directed"]
 # The functions whose derivatives stand for that of the sign.
 SOFT = {
     "identity": lambda x: x,
@@ -40,25 +27,27 @@ SOFT = {
     "tanh": torch.tanh,
     "swish": lambda x: 2 * torch.sigmoid(5 * x) * (1 + 5 * x * torch.sigmoid(-5 * x)) - 1,
 }
+KINDS_OF_WEIGHTS = [
+    {"scale": scale, "ternary": ternary} for scale in (None, "channel") for ternary in (False, True)
+]
+every_kind_of_weights = pytest.mark.parametrize("options", KINDS_OF_WEIGHTS, ids=str)
+every_scale = pytest.mark.parametrize("scale", [None, "channel"])
 
 
 def signs(x):
     return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
 
 
-def straight(x, soft):
-    """The sign, with the derivative of ``soft``."""
-    return soft(x) + (signs(x) - soft(x)).detach()
-
-
 def base_name(name):
     return name.replace("parametrizations.", "").replace(".original", "")
 
 
-def quiet(*args, **kwargs):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", McoverWarning)
-        return binary.collapse(*args, **kwargs)
+def students(count=3, kind=Perceptron, **options):
+    return [binary.binarize(tiny(kind, seed)[0], **options) for seed in range(count)]
+
+
+def covers_of(models, routing="messages"):
+    return lift(models[0], models, Uniform(), routing, seed=0)
 
 
 # --- weights and estimators -----------------------------------------------------------------------
@@ -71,13 +60,11 @@ def test_an_estimator_is_the_derivative_of_its_function(name):
     got = torch.autograd.grad(binary.Sign(name)(x).sum(), x)[0]
     torch.testing.assert_close(got, want)
     assert torch.equal(binary.Sign(name)(x), signs(x))
-    w = binary.binarize(nn.Linear(3, 5).double(), estimator=name)
+    w, probe = binary.binarize(nn.Linear(3, 5).double(), estimator=name), doubles(5, 3)
     latent = w.parametrizations.weight.original
-    probe = torch.randn(5, 3, dtype=torch.float64)
     got = torch.autograd.grad((w.weight * probe).sum(), latent)[0]
-    torch.testing.assert_close(
-        got, torch.autograd.grad((straight(latent, SOFT[name]) * probe).sum(), latent)[0]
-    )
+    want = torch.autograd.grad((SOFT[name](latent) * probe).sum(), latent)[0]
+    torch.testing.assert_close(got, want)
 
 
 def test_swish_does_not_overflow_and_a_function_is_an_estimator():
@@ -98,20 +85,14 @@ def test_the_sign_of_zero_is_one():
 
 
 def test_scales_are_mean_sizes_of_a_channel():
-    layer = nn.Conv2d(3, 4, 3).double()
-    student = binary.binarize(layer, scale="channel")
-    for channel in range(4):
-        w = layer.weight[channel]
-        torch.testing.assert_close(student.weight[channel], signs(w) * w.abs().mean())
-    turned = nn.ConvTranspose2d(4, 3, 3).double()
-    student = binary.binarize(turned, scale="channel")
-    w = turned.weight[:, 1]
-    torch.testing.assert_close(student.weight[:, 1], signs(w) * w.abs().mean())
-    with pytest.raises(McoverError, match="no axis of output channels"):
-        binary.binarize(nn.ConvTranspose1d(4, 4, 3, groups=2), scale="channel")
+    for layer, axis in ((nn.Conv2d(3, 4, 3), 0), (nn.ConvTranspose2d(4, 3, 3), 1)):
+        student = binary.binarize(layer, scale="channel")
+        pairs = zip(student.weight.unbind(axis), layer.weight.unbind(axis), strict=True)
+        for got, w in pairs:
+            torch.testing.assert_close(got, signs(w) * w.abs().mean())
 
 
-@pytest.mark.parametrize("scale", [None, "channel"])
+@every_scale
 def test_ternary_weights_are_those_of_twn(scale):
     layer = nn.Linear(20, 6).double()
     got = binary.binarize(layer, ternary=True, scale=scale).weight
@@ -124,17 +105,15 @@ def test_ternary_weights_are_those_of_twn(scale):
         assert 0 < kept.sum() < kept.numel()
 
 
-@pytest.mark.parametrize("kind", **KINDS)
+@every_model
 def test_binarize_leaves_the_model_and_biases_alone(kind):
     model, x = tiny(kind)
     before = copy.deepcopy(model.state_dict())
     student = binary.binarize(model)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
+    assert_equal(model.state_dict(), before)
     state = {base_name(name): value for name, value in student.state_dict().items()}
+    assert_equal({name: state[name] for name in before}, before)
     assert state.keys() == before.keys()
-    for name, value in state.items():
-        assert torch.equal(value, before[name])
     chosen = {base_name(name) for name in binary.latents(student)}
     want = {n for n, p in model.named_parameters() if p.ndim > 1} - {"embed.weight", "position"}
     assert chosen == want
@@ -148,8 +127,7 @@ def test_binarize_leaves_the_model_and_biases_alone(kind):
     torch.testing.assert_close(student(x), hand(x))
     baked = binary.bake(student)
     assert type(baked) is type(model)
-    for name, value in baked.state_dict().items():
-        assert torch.equal(value, hand.state_dict()[name])
+    torch.testing.assert_close(baked.state_dict(), hand.state_dict())
 
 
 class Doubled(nn.Module):
@@ -191,46 +169,18 @@ def test_tied_weights_stay_tied_where_both_are_selected():
 
 def test_what_is_selected_and_what_is_skipped():
     model = tiny(Perceptron)[0]
-    skipped = binary.binarize(model, skip=["hidden", "out"])
-    assert [*binary.latents(skipped)] == ["middle.parametrizations.weight.original"]
-    chosen = binary.binarize(model, select=lambda name, module: name == "out")
-    assert [*binary.latents(chosen)] == ["out.parametrizations.weight.original"]
+    for options, layer in (
+        ({"skip": ["hidden", "out"]}, "middle"),
+        ({"select": lambda name, module: name == "out"}, "out"),
+    ):
+        chosen = binary.latents(binary.binarize(model, **options))
+        assert [*chosen] == [f"{layer}.parametrizations.weight.original"]
     model.out.weight.requires_grad_(False)
     assert len(binary.latents(binary.binarize(model))) == 2
 
 
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        (lambda: binary.binarize(3), "model is 3"),
-        (
-            lambda: binary.binarize(nn.Linear(2, 2), estimator="ste"),
-            "estimator is 'ste'; .* or a f",
-        ),
-        (lambda: binary.binarize(nn.Linear(2, 2), scale="tensor"), "scale is 'tensor'"),
-        (lambda: binary.binarize(nn.Linear(2, 2), ternary=0.7), "ternary is 0.7"),
-        (lambda: binary.binarize(nn.LayerNorm(3)), "no weight is left"),
-        (lambda: binary.binarize(nn.Linear(2, 2), skip="0"), "skip: '0' matches no parameters"),
-        (lambda: binary.binarize(binary.binarize(nn.Linear(2, 2))), "parametrized already"),
-        (lambda: binary.binarize(nn.Embedding(3, 2, padding_idx=0), select="weight"), "padding"),
-        (
-            lambda: binary.binarize(lift(nn.Linear(4, 2), 2, Uniform(), "messages", seed=0)),
-            r"lift\(binarize\(model\)",
-        ),
-        (lambda: binary.clip_latents(nn.Linear(2, 2)), "no latent weights"),
-        (lambda: binary.clip_latents(binary.binarize(nn.Linear(2, 2)), 0), "bound is 0"),
-        (lambda: binary.snap_latents(nn.Linear(2, 2)), "no latent weights"),
-        (lambda: binary.snap_latents(binary.binarize(nn.Linear(2, 2), ternary=True)), "ternary"),
-        (lambda: binary.bake(nn.Linear(2, 2)), "no latent weights"),
-    ],
-)
-def test_bad_input_is_refused(make, match):
-    with pytest.raises(McoverError, match=match):
-        make()
-
-
 def test_latents_are_clipped_and_snapped_in_place_also_those_of_covers():
-    student = binary.binarize(tiny(Perceptron)[0])
+    (student,) = students(1)
     covered = lift(student, 3, Uniform(), "messages", noise="400%", seed=0)
     for model in (student, covered):
         latents = binary.latents(model)
@@ -244,134 +194,35 @@ def test_latents_are_clipped_and_snapped_in_place_also_those_of_covers():
             assert torch.equal(latent, signs(before[name]))
 
 
-# --- lifts ----------------------------------------------------------------------------------------
-
-
-def leaves(covered, soft):
-    """Latents as leaves, and what a hand-written lift of signs takes for weights."""
-    own = {n: s.detach().clone().requires_grad_() for n, s in covered.stacks().items()}
-    weights = {
-        base_name(n): straight(s, soft) if n.endswith(".original") else s for n, s in own.items()
-    }
-    return own, weights
-
-
-def assert_same(ours, theirs, covered, stacks):
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
-    probe = torch.randn(ours.shape, generator=torch.Generator().manual_seed(0), dtype=ours.dtype)
-    got = torch.autograd.grad((ours * probe).sum(), list(covered.stacks().values()))
-    want = torch.autograd.grad((theirs * probe).sum(), list(stacks.values()))
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
-    assert any(a.abs().max() > 0 for a in got)
-
-
-@pytest.mark.parametrize("estimator", ["clip", "tanh"])
-@pytest.mark.parametrize("kind", **KINDS)
-def test_the_message_lift_mixes_messages_of_signs(kind, estimator):
-    model, x = tiny(kind)
-    student = binary.binarize(model, estimator=estimator)
-    how = Messages(blocks=3, draws=4, block_channels=1)
-    covered = lift(student, 3, GaussianRing(1.5, shift=2), how, noise=0.3, seed=1)
-    own, weights = leaves(covered, SOFT[estimator])
-    want = reference.message_lift(model, x, weights, mixers_of(covered))
-    assert_same(covered(x), want, covered, own)
-
-
-@pytest.mark.parametrize("granularity", ["weight", "unit"])
-@pytest.mark.parametrize("kind", **KINDS)
-def test_the_directed_lift_routes_signs_with_their_latents(kind, granularity):
-    model, x = tiny(kind)
-    covered = lift(
-        binary.binarize(model), 3, Uniform(),
-        Directed(bank=3, destinations=2, granularity=granularity), noise=0.3, seed=1,
-    )  # fmt: skip
-    own, weights = leaves(covered, SOFT["clip"])
-    source = sources(weights, granularity)
-    routes = covered.routes
-    parts = [reference.directed_lift(model, x, weights, routes[s], source) for s in range(2)]
-    assert_same(covered(x), torch.cat(parts, 1), covered, own)
-
-
-def sources(stacks, granularity):
-    number = {}
-    for name, stack in stacks.items():
-        for index in np.ndindex(*stack.shape[1:]):
-            number.setdefault((name, index[:1] if granularity == "unit" else index), len(number))
-    return lambda name, index: number[name, index[:1] if granularity == "unit" else index]
-
-
-@pytest.mark.parametrize("options", [{"ternary": True}, {"scale": "channel"},
-                                     {"ternary": True, "scale": "channel"}])  # fmt: skip
-def test_scales_and_thresholds_are_those_of_the_virtual_model(options):
-    model, x = tiny(Perceptron)
-    student = binary.binarize(model, **options)
-    covered = lift(student, 3, Uniform(), Directed(bank=3, destinations=1), noise=0.3, seed=1)
-    own = {n: s.detach().clone().requires_grad_() for n, s in covered.stacks().items()}
-    want = reference.directed_lift(student, x, own, covered.routes[0], sources(own, "weight"))
-    assert_same(covered(x), want, covered, own)
-
-
-@pytest.mark.parametrize("options", [{}, {"ternary": True, "scale": "channel"}])
-@pytest.mark.parametrize("routing", ROUTINGS)
-@pytest.mark.parametrize("kind", **KINDS)
-def test_one_cover_is_the_base_and_without_mixing_covers_are_models(kind, routing, options):
-    model, x = tiny(kind)
-    student = binary.binarize(model, **options)
-    one = lift(student, 1, Uniform(), routing, seed=0)
-    torch.testing.assert_close(one(x)[0], student(x))
-    models = [binary.binarize(tiny(kind, seed)[0], **options) for seed in range(3)]
-    covered = lift(models[0], models, Identity(), routing, seed=0)
-    passes = covered.passes
-    for row, own in zip(covered(x), models, strict=True):
-        torch.testing.assert_close(row, torch.cat([own(x)] * passes))
-
-
-@pytest.mark.parametrize("options", [{}, {"scale": "channel"}, {"ternary": True},
-                                     {"ternary": True, "scale": "channel"}])  # fmt: skip
+@every_kind_of_weights
 def test_weights_of_all_covers_can_be_looked_at(options):
-    student = binary.binarize(tiny(Perceptron)[0], **options)
+    (student,) = students(1, **options)
     covered = lift(student, 3, Uniform(), "messages", noise="50%", seed=0)
     for k in range(3):
         torch.testing.assert_close(covered.net.middle.weight[k], covered.cover(k).middle.weight)
-    with pytest.raises(McoverError, match="called by itself"):
-        covered.net.middle(torch.zeros(2, 6))  # which has no bias: all it has is parametrized
 
 
-@pytest.mark.parametrize("routing", ROUTINGS)
-def test_binary_covers_save_load_and_copy(routing, tmp_path):
-    model, x = tiny(Perceptron)
-    student = binary.binarize(model)
-    covered = lift(student, 3, Uniform(), routing, seed=0).eval()
-    covered.save(tmp_path / "covers")
-    want = covered(x)
-    assert torch.equal(load(tmp_path / "covers", student).eval()(x), want)
-    assert torch.equal(copy.deepcopy(covered)(x), want)
-
-
-@pytest.mark.parametrize("routing", ROUTINGS)
+@both
 def test_training_moves_latents_and_flips_signs(routing):
-    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), binary.Sign(), nn.Linear(16, 2))
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(64, 8, generator=draw)
-    y = (x.sum(1) > 0).long()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        net.apply(lambda m: m.reset_parameters() if hasattr(m, "reset_parameters") else None)
-        covered = lift(binary.binarize(net), 3, Uniform(), routing, seed=0)
-    optimizer = torch.optim.Adam(covered.parameters(), lr=0.02)
-    optimizer.register_step_post_hook(lambda *_: binary.clip_latents(covered))
+        net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), binary.Sign(), nn.Linear(16, 2))
+    x = doubles(64, 8).float()
+    y = (x.sum(1) > 0).long()
+    covered = lift(binary.binarize(net), 3, Uniform(), routing, seed=0)
     start = {n: signs(s.detach()) for n, s in binary.latents(covered).items()}
-    losses = []
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = cover_loss(F.cross_entropy, covered(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-        assert all(bool((s.abs() <= 1).all()) for s in binary.latents(covered).values())
+
+    def clipping(parameters):
+        optimizer = torch.optim.Adam(parameters, lr=0.02)
+        optimizer.register_step_post_hook(lambda *_: binary.clip_latents(covered))
+        return optimizer
+
+    given = list(covered.parameters())
+    losses = train(lambda: cover_loss(F.cross_entropy, covered(x), y), given, 60, clipping)
     assert losses[-1] < 0.5 * losses[0]
-    assert all((signs(s) != start[n]).any() for n, s in binary.latents(covered).items())
+    for name, latent in binary.latents(covered).items():
+        assert bool((latent.abs() <= 1).all())
+        assert (signs(latent) != start[name]).any()
     for policy in ("latents", "signs", "best"):
         held = {"held_out": [(x, y)]} if policy == "best" else {}
         student = binary.collapse(covered, policy, loader=[x], **held)
@@ -381,28 +232,27 @@ def test_training_moves_latents_and_flips_signs(routing):
 # --- collapse -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"scale": "channel"}, {"ternary": True},
-                                     {"ternary": True, "scale": "channel"}])  # fmt: skip
+@every_kind_of_weights
 @pytest.mark.parametrize("policy", ["latents", "signs"])
 def test_equal_covers_collapse_to_themselves(policy, options):
     models = [binary.binarize(tiny(Convolutional, 3)[0], **options) for _ in range(4)]
-    net = quiet(lift(models[0], models, Uniform(), "messages", seed=0), policy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", McoverWarning)  # running statistics
+        net = binary.collapse(covers_of(models), policy)
     assert not net.training
     assert type(net) is type(models[0])
-    for name, value in net.state_dict().items():
-        torch.testing.assert_close(value, models[0].state_dict()[name], rtol=0, atol=0)
+    assert_equal(net.state_dict(), models[0].state_dict())
 
 
-@pytest.mark.parametrize("scale", [None, "channel"])
+@every_scale
 @pytest.mark.parametrize("covers", [3, 4])
 def test_the_majority_of_signs_entry_by_entry(covers, scale):
-    models = [binary.binarize(tiny(Perceptron, k)[0], scale=scale) for k in range(covers)]
-    net = binary.collapse(lift(models[0], models, Uniform(), "messages", seed=0), "signs")
-    each = [binary.binarize(tiny(Perceptron, k)[0]).middle.weight for k in range(covers)]
+    models = students(covers, scale=scale)
+    net = binary.collapse(covers_of(models), "signs")
     got = signs(net.middle.parametrizations.weight.original)
     ties = 0
     for index in np.ndindex(*got.shape):
-        votes = [w[index].item() for w in each]
+        votes = [signs(model.middle.weight)[index].item() for model in models]
         ties += sum(votes) == 0
         assert got[index].item() == (np.sign(sum(votes)) or votes[0])
     assert bool(ties) == (covers == 4)
@@ -412,10 +262,10 @@ def test_the_majority_of_signs_entry_by_entry(covers, scale):
         torch.testing.assert_close(net.middle.weight.abs()[:, 0], want)
 
 
-@pytest.mark.parametrize("scale", [None, "channel"])
+@every_scale
 def test_the_most_frequent_of_three_values(scale):
-    models = [binary.binarize(tiny(Perceptron, k)[0], ternary=True, scale=scale) for k in range(4)]
-    net = binary.collapse(lift(models[0], models, Uniform(), "messages", seed=0), "signs")
+    models = students(4, ternary=True, scale=scale)
+    net = binary.collapse(covers_of(models), "signs")
     each = [torch.sign(model.middle.weight) for model in models]
     got = torch.sign(net.middle.weight)
     for index in np.ndindex(*got.shape):
@@ -426,11 +276,9 @@ def test_the_most_frequent_of_three_values(scale):
 
 
 def test_the_mean_of_latents_and_the_best_cover():
-    models = [binary.binarize(tiny(Perceptron, k)[0]) for k in range(3)]
-    covered = lift(models[0], models, Uniform(), "messages", seed=0)
-    x = torch.randn(32, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    mean = binary.collapse(covered)
-    for name, value in mean.state_dict().items():
+    models = students()
+    covered, x = covers_of(models), doubles(32, 7)
+    for name, value in binary.collapse(covered).state_dict().items():
         want = torch.stack([m.state_dict()[name] for m in models]).mean(0)
         torch.testing.assert_close(value, want)
     for k in range(3):
@@ -448,11 +296,10 @@ def test_a_single_output_is_scored_by_its_sign():
     for k, model in enumerate(models):
         with torch.no_grad():
             binary.latents(model)["parametrizations.weight.original"].fill_(0.5)[0, k] = -0.5
-    x = torch.where(torch.rand(64, 5, generator=torch.Generator().manual_seed(0)) < 0.5, -1.0, 1.0)
+    x = signs(doubles(64, 5).float())
     y = signs(models[1](x)).flatten()
-    covered = lift(models[0], models, Uniform(), "messages", seed=0)
     for target in (y, (y > 0).long()):
-        best = binary.collapse(covered, "best", held_out=[(x, target)])
+        best = binary.collapse(covers_of(models), "best", held_out=[(x, target)])
         assert torch.equal(best.weight, models[1].weight)
 
 
@@ -462,46 +309,11 @@ def test_norms_are_recalibrated_or_a_warning_is_given(policy):
     covered = lift(binary.binarize(model), 3, Uniform(), "messages", noise="50%", seed=0)
     covered(x)
     held = {"held_out": [(x, torch.zeros(len(x)))]} if policy == "best" else {}
-    with pytest.warns(McoverWarning, match="batch-norms are those of the covers"):
+    with pytest.warns(McoverWarning, match="batch-norms describe the covers"):
         binary.collapse(covered, policy, **held)
     net = binary.collapse(covered, policy, loader=[x], **held)
     torch.testing.assert_close(net.norm.running_mean, net.first(x).mean((0, 2, 3)))
     assert not net.training
-    apart = lift(binary.binarize(model), 3, Identity(), "messages", seed=0)
-    if policy == "best":  # statistics of the cover itself
+    if policy == "best":  # without mixing, statistics are those of the cover itself
+        apart = lift(binary.binarize(model), 3, Identity(), "messages", seed=0)
         binary.collapse(apart, policy, **held)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"policy": "mean"}, "policy is 'mean'"),
-        ({"policy": "best"}, "needs held_out"),
-        ({"policy": "signs", "held_out": []}, "no part in 'signs'"),
-        ({"policy": "best", "held_out": []}, "no samples"),
-        ({"policy": "best", "held_out": [torch.zeros(3, 7)]}, "batches"),
-        ({"policy": "best", "held_out": iter([])}, "once for each cover"),
-        (
-            {"policy": "best", "held_out": [(torch.zeros(2, 7).double(), torch.zeros(2))],
-             "score": lambda *_: float("nan")},
-            "not a number",
-        ),
-    ],
-)  # fmt: skip
-def test_bad_policies_are_refused(options, match):
-    covered = lift(binary.binarize(tiny(Perceptron)[0]), 2, Uniform(), "messages", seed=0)
-    with pytest.raises(McoverError, match=match):
-        binary.collapse(covered, **options)
-
-
-def test_only_covers_of_binarized_models_collapse_so():
-    with pytest.raises(McoverError, match=r"binary\.binarize"):
-        binary.collapse(nn.Linear(2, 2))
-    with pytest.raises(McoverError, match="no latent weights"):
-        binary.collapse(lift(nn.Linear(4, 2), 2, Uniform(), "messages", seed=0))
-    covered = lift(binary.binarize(tiny(Recurrent)[0]), 2, Uniform(), "directed", seed=0)
-    with pytest.raises(McoverError, match="bake"):
-        binary.bake(covered)
-    binary.latents(covered)["net.out.parametrizations.weight.original"].data[0] = float("nan")
-    with pytest.raises(McoverError, match="not finite"):
-        binary.collapse(covered, "signs")

@@ -1,21 +1,19 @@
 """Buffers and attributes of a module: each cover keeps its own, unless they are shared."""
 
 import copy
-import pickle
 
 import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, update_bn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-import mcover  # noqa: E402
-from covering import RING, both, doubles, mlp  # noqa: E402
-from mcover import McoverError, lift  # noqa: E402
+import mcover
+from covering import RING, both, doubles, mlp, pickled
+from mcover import McoverError, lift
 
 
 class Stateful(nn.Module):
-    """State in all the places where modules keep it."""
+    """State in all forms that modules can have."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +47,7 @@ def test_state_of_a_module_stays_in_its_cover(routing, covers):
         rows = torch.stack([getattr(model, name) for model in models])
         torch.testing.assert_close(getattr(covered.net, name), rows.detach())
         torch.testing.assert_close(getattr(covered.collapse(), name), rows.detach().mean(0))
-    others = copy.deepcopy(covered), pickle.loads(pickle.dumps(covered))
+    others = copy.deepcopy(covered), pickled(covered)
     x = doubles(4, 6, seed=9)
     want = torch.stack([model(x) for model in models])
     for again in others:
@@ -85,25 +83,32 @@ def test_a_buffer_that_is_assigned_leaves_what_backward_saved_and_can_be_undone(
     assert covered.state == ("scale", "last")
 
 
-def test_a_shared_buffer_that_is_written_to_is_named():
-    for name, write in (("in place", lambda b: b.add_(1)), ("assigned", lambda b: b + 1)):
+class Writes(nn.Module):
+    """Changes a buffer in each forward."""
 
-        class Writes(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.inner = nn.Linear(6, 3)
-                self.register_buffer("count", torch.zeros(()))
+    def __init__(self, value, write):
+        super().__init__()
+        self.inner, self.write = nn.Linear(6, 3), write
+        self.register_buffer("count", value)
 
-            def forward(self, x, write=write):
-                self.count = write(self.count)
-                return self.inner(x)
+    def forward(self, x):
+        self.count = self.write(self.count)
+        return self.inner(x)
 
-        covered = lift(Writes(), 3, RING, "messages", buffers=[], seed=0)
-        with pytest.raises(McoverError, match=r"writes to its buffer 'count'.*buffers=\['count'\]"):
-            covered(torch.ones(2, 6))
-        assert lift(Writes(), 3, RING, "messages", seed=0)(torch.ones(2, 6)).shape == (3, 2, 3), (
-            name
-        )
+
+@pytest.mark.parametrize("write", [lambda b: b.add_(1), lambda b: b + 1], ids=["in place", "new"])
+def test_a_shared_buffer_that_is_written_to_is_named(write):
+    model, x = Writes(torch.zeros(()), write), torch.ones(2, 6)
+    covered = lift(model, 3, RING, "messages", buffers=[], seed=0)
+    with pytest.raises(McoverError, match=r"writes to its buffer 'count'.*buffers=\['count'\]"):
+        covered(x)
+    assert lift(model, 3, RING, "messages", seed=0)(x).shape == (3, 2, 3)
+
+
+def test_a_sparse_buffer_that_is_assigned_is_named():
+    model = Writes(torch.eye(4).to_sparse(), lambda graph: graph * 2)
+    with pytest.raises(McoverError, match=r"writes to its buffer 'count'.*make it dense"):
+        lift(model, 3, RING, "messages", seed=0)(torch.ones(4, 6))
 
 
 def test_buffers_that_are_named_are_kept_for_each_cover_and_others_shared():
@@ -120,35 +125,15 @@ def test_buffers_that_are_named_are_kept_for_each_cover_and_others_shared():
     for named in ("norm", ["norm.*"]):
         covered = lift(Scaled(), 3, RING, "messages", buffers=named, seed=0)
         assert covered(x).shape == (3, 4, 3)
-        assert covered.state == (
-            "norm.running_mean",
-            "norm.running_var",
-            "norm.num_batches_tracked",
-        )
+        kept = ("running_mean", "running_var", "num_batches_tracked")
+        assert covered.state == tuple(f"norm.{name}" for name in kept)
         assert covered.net.table.shape == (3,)
     covered = lift(Scaled(), 3, RING, "messages", buffers="norm.running_*", seed=0)
     with pytest.raises(McoverError, match=r"buffers=\['norm.num_batches_tracked'\]"):
         covered(x)
 
 
-def test_a_sparse_buffer_that_is_assigned_is_named():
-    class Assigns(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(6, 3)
-            self.register_buffer("graph", torch.eye(4).to_sparse())
-
-        def forward(self, x):
-            self.graph = self.graph * 2
-            return self.graph @ self.inner(x)
-
-    with pytest.raises(McoverError, match=r"writes to its buffer 'graph'.*make it dense"):
-        lift(Assigns(), 3, RING, "messages", seed=0)(torch.ones(4, 6))
-
-
 def test_running_averages_of_covers_with_batch_norm():
-    from torch.optim.swa_utils import AveragedModel, update_bn
-
     covered = lift(mlp(nn.BatchNorm1d(8)), 3, RING, "messages", seed=0)
     batches = [doubles(4, 6, seed=k) for k in range(3)]
     average = AveragedModel(covered)

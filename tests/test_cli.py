@@ -1,10 +1,11 @@
-"""The commands as a user types them: what they print, write and refuse."""
+"""The commands as a user types them: output, files and errors."""
 
 import re
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -29,7 +30,7 @@ SHORT = ["--schedule", "linear:0.4:0.01:0.01"]
 
 
 def ended(words, capsys):
-    """Exit code and text of a command that ends by itself."""
+    """Exit code and text of a command that ends without a signal."""
     with pytest.raises(SystemExit) as stop:
         main(words.split())
     captured = capsys.readouterr()
@@ -44,7 +45,8 @@ def test_version_is_the_packages(capsys):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--help", ("demo", "anneal")),
+        ("--help", ("demo", "anneal", "solve")),
+        ("solve --help", ("perceptron|committee|FILE", "--time-limit SECONDS", "(60)", "--bits N")),
         ("demo --help", ("--trials", "--epochs")),
         ("anneal --help", ("perceptron|committee|FILE", "patterns (P, N)", ".csv", "--alpha")),
         ("anneal perceptron --help", ("{mcover,rsa,vanilla}", "--bank N", "(auto:500)")),
@@ -75,7 +77,7 @@ def test_anneal_prints_a_summary_and_writes_result_and_picture(tmp_path, capsys)
     assert (tmp_path / "new" / "run.png").read_bytes().startswith(PNG)
     result = AnnealResult.load(tmp_path / "new" / "run.npz")
     assert result.weights.shape == (3, 5, 51)
-    assert result.options.method == MCover(5, GaussianRing(3, shift=2), bank=4, coupling=0.3)
+    assert result.options.method == MCover(5, GaussianRing(3, shift=2), bank=4)
     assert result.options.schedule == LinearSchedule(0.4, 0.01, 0.01)
 
 
@@ -85,7 +87,7 @@ def test_anneal_prints_a_summary_and_writes_result_and_picture(tmp_path, capsys)
         (
             "committee --n 11 --hidden 3 --covers 2 --bank none --topology uniform"
             " --schedule linear:0.4:0.2:0.1",
-            MCover(2, Uniform(), bank=None, coupling=0.3),
+            MCover(2, Uniform(), bank=None),
             LinearSchedule(0.4, 0.2, 0.1),
         ),
         (
@@ -107,7 +109,7 @@ def test_anneal_prints_a_summary_and_writes_result_and_picture(tmp_path, capsys)
         (
             "perceptron --n 20 --redraw-every 5 --stop-at-zero --workers 1 --shift 1"
             " --schedule custom:0.2",
-            MCover(5, GaussianRing(1.5, shift=1), bank=2, redraw_every=5, coupling=0.3),
+            MCover(5, GaussianRing(1.5, shift=1), bank=3, redraw_every=5),
             CustomSchedule((0.2,)),
         ),
     ],
@@ -160,6 +162,35 @@ def test_anneal_reads_your_own_data(kind, tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize("words", ["", "--hidden 3", "--bits 2 --restarts 3"])
+def test_solve_writes_weights_that_fit_your_own_data(words, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    patterns, teacher = rng.integers(0, 2, (60, 21)), rng.choice([-1, 1], 21)
+    right = (2 * patterns - 1) @ teacher > 0
+    rows = [[*row, ["no", "yes"][int(of)]] for row, of in zip(patterns, right, strict=True)]
+    (tmp_path / "data.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    target = tmp_path / "new" / "student.npz"
+    main(["solve", str(tmp_path / "data.csv"), *words.split(), "--output", str(target)])
+    printed = capsys.readouterr().out
+    for text in ("patterns of 21 inputs", "'yes' → +1", "solved on 60 patterns", str(target)):
+        assert text in printed
+    assert [path.name for path in target.parent.iterdir()] == ["student.npz"]
+    with np.load(target) as file:
+        weights, classes, errors = file["weights"], file["classes"], file["errors"]
+    assert weights.shape == (3 if "hidden" in words else 1, 21)
+    votes = np.sign((2 * patterns - 1) @ weights.T).sum(axis=1)
+    assert classes[(votes > 0).astype(int)].tolist() == [row[-1] for row in rows]
+    assert errors == 0
+
+
+def test_solve_makes_problems_as_anneal_does(tmp_path, capsys):
+    for command in ("anneal --reads 1 --workers 1", "solve --restarts 2 --workers 1"):
+        name, *how = command.split()
+        words = [name, "committee", "--n", "21", "--alpha", "3", *how]
+        main([*words, "--output", str(tmp_path / name)])
+        assert "Committee: 315 patterns of 21 inputs, 5 hidden units" in capsys.readouterr().out
+
+
 def test_demo_compares_the_methods(tmp_path, capsys):
     main(f"demo --n 41 --alpha 2 --trials 3 --epochs 1 --output {tmp_path}".split())
     printed = capsys.readouterr().out
@@ -181,38 +212,66 @@ def test_without_optional_packages_the_commands_name_the_extras(tmp_path, capsys
 
 
 def test_figures_without_matplotlib_name_the_extra(monkeypatch):
-    from mcover.figures import topology_figure
-
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=re.escape(install("plot"))):
-        topology_figure(Uniform(), 3)
+        Uniform().plot(3)
 
 
-def test_ctrl_c_ends_with_130_and_writes_what_was_reached(tmp_path):
-    words = "anneal perceptron --n 801 --schedule linear:0.4:0.01:1e-6 --reads 2 --output run"
-    with interruptible([sys.executable, "-m", "mcover", *words.split()], tmp_path) as process:
+def interrupted(words, folder):
+    """The output of a command that is interrupted after its first read has begun."""
+    with interruptible([sys.executable, "-m", "mcover", *words.split()], folder) as process:
         seen = ""
-        while "accepted" not in seen:  # a read has begun
+        while "accepted" not in seen:
             seen += process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         printed = process.stdout.read()
     assert process.returncode == 130
+    return printed
+
+
+def test_ctrl_c_ends_with_130_and_writes_what_was_reached(tmp_path):
+    words = "anneal perceptron --n 801 --schedule linear:0.4:0.01:1e-6 --reads 2 --output run"
+    printed = interrupted(words, tmp_path)
     assert "interrupted: 0 of 2 reads were finished" in printed
     assert "generalization error" not in printed
     assert "Traceback" not in printed
     result = AnnealResult.load(tmp_path / "run.npz")
     assert result.interrupted
-    assert not result.finished.any()
-    # Again: there is an older file now, and it is kept.
+    # An older file is kept.
     before = (tmp_path / "run.npz").read_bytes()
-    with interruptible([sys.executable, "-m", "mcover", *words.split()], tmp_path) as process:
+    assert "run.npz was left as it was" in interrupted(words, tmp_path)
+    assert (tmp_path / "run.npz").read_bytes() == before
+
+
+def test_ctrl_c_ends_a_search_with_130_and_writes_the_best_so_far(tmp_path):
+    how = ["--n", "501", "--alpha", "1.2", "--time-limit", "none", "--output", "run"]
+    with interruptible(
+        [sys.executable, "-m", "mcover", "solve", "perceptron", *how], tmp_path
+    ) as process:
         seen = ""
-        while "accepted" not in seen:
+        while "of 601 wrong" not in seen:  # a restart was finished
             seen += process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        assert "run.npz was left as it was" in process.stdout.read()
+        printed = process.stdout.read()
     assert process.returncode == 130
+    assert "interrupted: the best so far" in printed
+    assert "Traceback" not in printed
+    with np.load(tmp_path / "run.npz") as file:
+        assert file["weights"].shape == (1, 501)
+        assert 0 < file["errors"] < 300
+
+
+def test_a_search_that_found_nothing_leaves_an_older_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mcover.cli.solve.solve", partial(mcover.solve, interrupt=lambda: True))
+    words = f"solve perceptron --n 501 --alpha 1.2 --output {tmp_path}/run"
+    code, printed = ended(words, capsys)
+    assert code == 130
+    assert "0 restarts" in printed
+    before = (tmp_path / "run.npz").read_bytes()
+    code, printed = ended(words, capsys)
+    assert code == 130
+    assert "run.npz was left as it was" in printed
     assert (tmp_path / "run.npz").read_bytes() == before
 
 
@@ -244,39 +303,39 @@ def test_one_read_has_no_interval(tmp_path, capsys):
     assert "[–]" in line
 
 
+# One of each kind: a value of the library's, an option's text, options that do not belong together,
+# files, and commands.
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("anneal perceptron --n 0", "n is 0"),
-        ("anneal perceptron --alpha -1", "alpha is -1.0"),
         ("anneal perceptron --n 20 --bank 30", "at most 20"),
         ("anneal perceptron --bank few", "invalid integer or none value: 'few'"),
         ("anneal perceptron --schedule linear:0.1:0.4:0.1", "write start ≥ stop"),
-        ("anneal perceptron --schedule linear:0.4:0", "stop is 0.0"),
         ("anneal perceptron --schedule spiral:0.4", "linear:START:STOP:STEP"),
         ("anneal perceptron --schedule geometric:0.4:0.1:1.5", "linear:START:STOP:STEP"),
         ("anneal perceptron --sigma 0", "--sigma is 0"),
-        ("anneal perceptron --reads 0", "--reads is 0"),
-        ("anneal perceptron --workers 0", "--workers is 0"),
-        ("anneal perceptron --seed -1", "--seed is -1"),
-        ("anneal perceptron --output .", "--output is '.'; write the path of a file"),
-        ("anneal perceptron --method rsa --coupling 301", "--coupling is 301"),
         ("anneal perceptron --method rsa --bank 3", "--method rsa has no --bank; leave it out"),
-        ("anneal perceptron --method vanilla --sigma 3", "has no --sigma; leave it out"),
         ("anneal perceptron --topology uniform --sigma 3", "--topology uniform has no --sigma"),
-        ("anneal missing.npz", "cannot read missing.npz as an .npz file: there is no such file"),
-        ("anneal missing.csv", "cannot read missing.csv as a .csv file: there is no such file"),
-        ("anneal data.txt", "write a file that ends in .npz, .npy or .csv"),
-        ("anneal percepton", "there is no file 'percepton'; write perceptron, committee, or a"),
-        ("anneal percepton", "did you mean perceptron?"),
         ("anneal perceptron --hidden 3", "perceptron has no --hidden; write committee"),
-        ("anneal committee --ties plus", "committee has no --ties; leave it out"),
         ("anneal missing.npz --alpha 3", "missing.npz has no --alpha; leave it out"),
+        ("anneal missing.npz", "cannot read missing.npz as an .npz file: there is no such file"),
+        ("anneal data.txt", "write a file that ends in .npz, .npy or .csv"),
+        ("anneal percepton", "did you mean perceptron?"),
+        ("anneal perceptron --output .", "--output is '.'; write the path of a file"),
         ("anneal perceptron --output /proc/run", "/proc is not a folder that can be written"),
+        ("solve perceptron --output /proc/run", "/proc is not a folder that can be written"),
+        ("solve perceptron --output .", "--output is '.'; write the path of a file"),
+        ("solve missing.csv", "cannot read missing.csv as a .csv file: there is no such file"),
+        ("solve percepton", "did you mean perceptron?"),
+        ("solve perceptron --hidden 3", "perceptron has no --hidden; write committee"),
+        ("solve perceptron --time-limit 0", "--time-limit is 0.0; write a finite number above 0"),
+        ("solve perceptron --time-limit long", "invalid number or none value: 'long'"),
+        ("solve perceptron --bits 9", "--bits is 9; write a whole number from 1 to 8"),
+        ("solve perceptron --restarts 0", "--restarts is 0"),
+        ("solve perceptron --workers 0", "--workers is 0"),
+        ("solve perceptron --seed -1", "--seed is -1"),
         ("demo --output /proc", "/proc is not a folder that can be written"),
-        ("demo --epochs 0", "--epochs is 0"),
         ("demo --trials 0", "--trials is 0"),
-        ("demo --n 0", "--n is 0"),
         ("train", "invalid choice: 'train'"),
         ("", "required: COMMAND"),
     ],
@@ -289,22 +348,13 @@ def test_bad_requests_end_with_2_and_a_message(words, message, tmp_path, capsys,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "no labels"])
-def test_data_that_cannot_be_read_is_refused(damage, tmp_path, capsys):
-    file = tmp_path / "data.npz"
-    np.savez(file, patterns=np.ones((3, 3)))
-    message = "as an .npz file"
-    if damage == "cut":
-        file.write_bytes(file.read_bytes()[:100])
-    elif damage == "text":
-        file.write_text("hello")
-    else:
-        message = "needs 'patterns' and 'labels'"
-    code, printed = ended(f"anneal {file}", capsys)
+def test_data_that_cannot_be_read_is_refused_in_one_line(tmp_path, capsys):
+    np.savez(tmp_path / "data.npz", patterns=np.ones((3, 3)))
+    code, printed = ended(f"anneal {tmp_path / 'data.npz'}", capsys)
     assert code == 2
-    assert printed.count("\n") == 1  # one line, no traceback
+    assert printed.count("\n") == 1  # no traceback
     assert printed.startswith("mcover: ")
-    assert message in printed
+    assert "needs 'patterns' and 'labels'" in printed
 
 
 def test_limits_of_a_container_count(tmp_path, monkeypatch):

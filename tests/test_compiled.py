@@ -8,38 +8,6 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-from mcover.compiled import njit
-
-@njit()
-def twice(x):
-    return 2 * x + {constant}
-
-assert twice(21) == 42 + {constant}
-print(sum(twice.stats.cache_hits.values()))
-"""
-
-
-def run(folder: Path, constant: int = 0, **variables: str) -> int:
-    """Runs the script in a process of its own; how many compilations the cache saved."""
-    script = folder / "script.py"
-    script.write_text(SCRIPT.format(constant=constant))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        env=os.environ | variables,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return int(done.stdout)
-
-
-def test_compiled_code_is_cached(tmp_path):
-    assert [run(tmp_path), run(tmp_path)] == [0, 1]
-
-
-MANY = """
 import sys
 from mcover.compiled import njit
 
@@ -54,14 +22,24 @@ print(*[sum(function.stats.cache_hits.values()) for function in functions])
 """
 
 
-def run_many(folder: Path, count: int) -> list[int]:
+def run(folder: Path, count: int = 1, **variables: str) -> list[int]:
     """Runs functions that differ in a constant; how many of each the cache saved, 0 or 1."""
     script = folder / "script.py"
-    script.write_text(MANY.format(count=count))
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    script.write_text(SCRIPT.format(count=count))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        env=os.environ | variables,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     return [int(hits) for hits in done.stdout.split()]
+
+
+def test_compiled_code_is_cached(tmp_path):
+    assert [run(tmp_path), run(tmp_path)] == [[0], [1]]
 
 
 def flipped(content: bytes, share: float) -> bytes:
@@ -75,7 +53,7 @@ def test_no_damaged_machine_code_is_run(tmp_path, ending):
     damages = [lambda old, share=k / 8: flipped(old, share) for k in range(9)]
     damages += [lambda old: old[:-9], lambda old: b"", lambda old: b"x" * 99]
     count = len(damages) + 2
-    run_many(tmp_path, count)
+    run(tmp_path, count)
     files = [
         next((tmp_path / "__pycache__").glob(f"script.add_{number}-*.{ending}"))
         for number in range(count)
@@ -85,24 +63,24 @@ def test_no_damaged_machine_code_is_run(tmp_path, ending):
         file.write_bytes(damage(content))
     files[-1].write_bytes(contents[-2])  # each under the name of the other
     files[-2].write_bytes(contents[-1])
-    assert run_many(tmp_path, count) == [0] * count
-    assert run_many(tmp_path, count) == [1] * count
+    assert run(tmp_path, count) == [0] * count
+    assert run(tmp_path, count) == [1] * count
 
 
 def test_a_changed_file_in_the_folder_makes_the_cache_stale(tmp_path):
     run(tmp_path)
     (tmp_path / "other.py").write_text("inlined = 1\n")
-    assert run(tmp_path) == 0
+    assert run(tmp_path) == [0]
 
 
 def test_a_cache_for_another_cpu_is_not_used(tmp_path):
     run(tmp_path)
     other = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    assert [run(tmp_path, **other), run(tmp_path, **other), run(tmp_path)] == [0, 1, 1]
+    assert [run(tmp_path, **other), run(tmp_path, **other), run(tmp_path)] == [[0], [1], [1]]
 
 
 def test_without_a_writable_folder_there_is_no_cache(tmp_path):
     (tmp_path / "__pycache__").write_text("not a folder")
     nowhere = str(tmp_path / "__pycache__")
     variables = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "PYTHONDONTWRITEBYTECODE": "1"}
-    assert [run(tmp_path, **variables), run(tmp_path, **variables)] == [0, 0]
+    assert [run(tmp_path, **variables), run(tmp_path, **variables)] == [[0], [0]]

@@ -1,7 +1,7 @@
 """Routes and annealings of a seed do not change from one version to the next.
 
 Digests are of whole numbers, routes (up to 20 covers) and ±1 weights, not of kernels or energies:
-the last bit of an exponential differs between CPUs, and a route does not see it.
+the last bit of an exponential differs between CPUs, and does not change a route.
 """
 
 import hashlib
@@ -28,16 +28,32 @@ from mcover.permutations import Sampler
 from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers
 
 ROUTES = {
-    "1ba38449f10eb76d": (GaussianRing(1.5, shift=2), 2),
     "5a33317afef0d776": (GaussianRing(1.5, shift=2), 5),
-    "4cd4dd48e1b8081d": (GaussianRing(1.5, shift=2), 20),
-    "db521a5a9544ff9c": (GaussianRing(0.3, shift=0.5), 8),
-    "9d7100230521006a": (Uniform(), 3),
-    "be9b46fcf0d22671": (Uniform(), 12),
-    "9167f7b7f670d3ac": (Custom(random_kernel(5, seed=4)), 5),
     "9d7f53aa811f05e7": (Custom(random_kernel(20, seed=4)), 20),
     "f9997784e1758f66": (mix(GaussianRing(0.4), Uniform(), weights=[9, 1]), 12),
 }
+METHODS = {
+    "ae786b3d5cb102b6": Vanilla(),
+    "f74a1df122a26b85": RSA(5, coupling=0.3, coupling_growth=0.02),
+    "94ab310abbe82cfe": RSA(3, coupling=90.0),
+    "d122cd9b1cc4ff31": MCover(3, GaussianRing(3, shift=2), bank=3, redraw_every=7),
+}
+RUNS = (
+    {"schedule": LinearSchedule(0.4, 0.01, 0.01), "num_reads": 2, "seed": 11},
+    {
+        "schedule": GeometricSchedule(1.0, 0.02, 25, sweeps=2),
+        "seed": [4, 1],
+        "rule": "metropolis",
+        "order": "sequential",
+        "energy": "errors",
+    },
+    {"schedule": BetaSchedule(1.0, 0.05, 25), "seed": 5, "stop_at_zero": True},
+)
+SEARCHES = (
+    {"rule": "repair", "schedule": [0.5] * 8 + [0.1] * 8, "num_reads": 2, "seed": 6},
+    {"rule": "descent", "num_sweeps": 30, "order": "permutation", "seed": 7},
+    {"rule": "descent", "num_sweeps": 60, "improvement": "best", "seed": 8},
+)
 
 
 def digest(*arrays):
@@ -75,41 +91,6 @@ def test_long_samples_of_a_seed_stay_as_they_were():
     assert digest(sampler.sample(50, 3), assigned) == "dc4dddfe77d19bd7"
 
 
-METHODS = {
-    "ae786b3d5cb102b6": Vanilla(),
-    "0d7bba74b33d7eff": RSA(),
-    "f74a1df122a26b85": RSA(5, coupling=0.3, coupling_growth=0.02),
-    "94ab310abbe82cfe": RSA(3, coupling=90.0),
-    "a72bd7032ea950ee": MCover(),
-    "5ba8d773f71d9400": MCover(4, Uniform(), bank=2),
-    "d122cd9b1cc4ff31": MCover(3, GaussianRing(3, shift=2), bank=3, redraw_every=7),
-    "b6b06ce74e2c83ad": MCover(2, bank=None),
-}
-RUNS = (
-    {"schedule": LinearSchedule(0.4, 0.01, 0.01), "num_reads": 2, "seed": 11},
-    {
-        "schedule": GeometricSchedule(1.0, 0.02, 25, sweeps=2),
-        "seed": [4, 1],
-        "rule": "metropolis",
-        "order": "sequential",
-        "energy": "errors",
-    },
-    {"schedule": BetaSchedule(1.0, 0.05, 25), "seed": 5, "stop_at_zero": True},
-)
-
-
-SEARCHES = {
-    "2d082d0a337d99c5": Vanilla(),
-    "c75ade141db52491": RSA(3, coupling=0.5),
-    "7eb3fa469711b509": MCover(3, GaussianRing(3, shift=2), bank=3),
-}
-SEARCH_RUNS = (
-    {"rule": "repair", "schedule": [0.5] * 8 + [0.1] * 8, "num_reads": 2, "seed": 6},
-    {"rule": "descent", "num_sweeps": 30, "order": "permutation", "seed": 7},
-    {"rule": "descent", "num_sweeps": 60, "improvement": "best", "seed": 8},
-)
-
-
 def annealed(problem, method, runs):
     for run in runs:
         result = anneal(problem, method, **run)
@@ -126,13 +107,11 @@ def test_annealings_of_a_seed_stay_as_they_were(expected):
     assert digest(*arrays) == expected
 
 
-@pytest.mark.parametrize("expected", SEARCHES, ids=lambda expected: repr(SEARCHES[expected]))
-def test_searches_of_a_seed_stay_as_they_were(expected):
-    arrays = []
+def test_searches_of_a_seed_stay_as_they_were():
+    method, arrays = MCover(3, GaussianRing(3, shift=2), bank=3), []
     for hidden, n in ((1, 30), (3, 31)):
-        problem = teacher_student(n, 2.0, seed=3, hidden=hidden)
-        arrays += annealed(problem, SEARCHES[expected], SEARCH_RUNS)
-    assert digest(*arrays) == expected
+        arrays += annealed(teacher_student(n, 2.0, seed=3, hidden=hidden), method, SEARCHES)
+    assert digest(*arrays) == "7eb3fa469711b509"
 
 
 def test_instances_and_long_annealings_of_a_seed_stay_as_they_were():

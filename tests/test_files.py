@@ -1,4 +1,4 @@
-"""Files are written completely or not at all."""
+"""Files are either written completely or unchanged."""
 
 import errno
 import os

@@ -1,19 +1,15 @@
-"""Networks of bits against the models that they were folded from."""
+"""Folded networks of bits against their original models."""
 
 import copy
 
-import numpy as np
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from mcover import McoverError, Uniform, lift  # noqa: E402
-from mcover.nn import binary  # noqa: E402
-from mcover.nn.binary import Sign  # noqa: E402
-
-torch.set_num_threads(1)
+from covering import doubles, saved
+from mcover import Uniform, lift
+from mcover.nn import binary
+from mcover.nn.binary import Sign
 
 
 def dense(norm=nn.BatchNorm1d, bias=False):
@@ -35,7 +31,7 @@ def convolutional(padding=1, stride=1, last=4, bias=False, dilation=1):
 
 
 def settled(net, x, seed=0, ties=True, **options):
-    """A binarized model with norms that have met data, some of them turned, flat or at a tie."""
+    """A binarized model with trained norms, some of them negated, flat or at a tie."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         net(x)
@@ -57,51 +53,34 @@ def settled(net, x, seed=0, ties=True, **options):
     return student.eval()
 
 
-def hidden(student, x):
-    """Signs after each Sign of the model."""
-    seen = []
-    hooks = [
-        module.register_forward_hook(lambda _, __, y: seen.append(y > 0))
-        for module in student.modules()
-        if isinstance(module, Sign)
-    ]
-    out = student(x)
-    for hook in hooks:
-        hook.remove()
-    return out, seen
-
-
-def folded_hidden(folded, x):
+def bits_of(model, x):
+    """The output of a model or its fold, and the bits between its layers."""
     seen = []
 
-    def keep(step, given, made):
-        if made.dtype == torch.bool:
-            seen.append(made)
+    def keep(module, given, made):
+        kind = type(module).__name__  # of a fold: the last layer puts out numbers
+        if kind == "Sign" or (kind in ("PackedLayer", "_Signs") and made.dtype == torch.bool):
+            seen.append(made > 0)
 
-    hooks = [
-        step.register_forward_hook(keep)
-        for step in folded.steps
-        if type(step).__name__ in ("PackedLayer", "_Signs")
-    ]
-    out = folded(x)
+    hooks = [m.register_forward_hook(keep) for m in getattr(model, "steps", model.modules())]
+    out = model(x)
     for hook in hooks:
         hook.remove()
-    return out, seen
+    return out.detach(), seen
 
 
 def assert_same(student, x):
-    out, seen = hidden(student, x)
-    got, bits = folded_hidden(binary.fold(student), x)
+    out, seen = bits_of(student, x)
+    got, bits = bits_of(binary.fold(student), x)
     assert len(seen) == len(bits) > 0
     for a, b in zip(seen, bits, strict=True):
         assert torch.equal(a, b)
         assert 0 < a.float().mean() < 1
-    torch.testing.assert_close(got, out.detach())
-    assert got.dtype == out.dtype
+    torch.testing.assert_close(got, out)
 
 
 def inputs(shape, signs, seed=0, dtype=torch.float32):
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    x = doubles(*shape, seed=seed).to(dtype)
     return torch.where(x < 0, -1.0, 1.0).to(dtype) if signs else x
 
 
@@ -112,12 +91,10 @@ def test_a_dense_network_of_bits_is_the_model(signs, seed):
     assert_same(settled(dense(), x, seed), x)
 
 
-@pytest.mark.parametrize("options", [{"bias": True}, {"norm": nn.Identity}])
+@pytest.mark.parametrize("options", [{"bias": True}, {"norm": lambda units: nn.Identity()}])
 def test_biases_and_layers_without_norms(options):
-    norm = options.get("norm")
-    net = dense(**(options if norm is None else {"norm": lambda _: nn.Identity()}))
     x = inputs((200, 70), False)
-    assert_same(settled(net, x), x)
+    assert_same(settled(dense(**options), x), x)
 
 
 def test_scales_of_channels_and_doubles():
@@ -164,13 +141,12 @@ def test_signs_may_come_first_and_last():
     assert folded.nbytes == 20 * (8 + 1 + 4)
 
 
-def test_a_fold_is_saved_loaded_and_copied(tmp_path):
+def test_a_fold_is_saved_loaded_and_copied():
     x = inputs((30, 70), False)
     student, other = (settled(dense(), x, seed) for seed in (0, 1))
     folded, fresh = binary.fold(student), binary.fold(other)
-    torch.save(folded.state_dict(), tmp_path / "bits.pt")
     assert not torch.equal(folded(x), fresh(x))
-    fresh.load_state_dict(torch.load(tmp_path / "bits.pt", weights_only=True))
+    fresh.load_state_dict(saved(folded.state_dict()))
     assert torch.equal(folded(x), fresh(x))
     assert torch.equal(folded(x), copy.deepcopy(folded).train()(x))
     floats = sum(p.nbytes for p in student.parameters())
@@ -182,64 +158,9 @@ def test_the_baked_collapse_of_covers_folds_as_well():
     covered = lift(settled(dense(), x).train(), 3, Uniform(), "messages", noise="50%", seed=0)
     covered(x)
     student = binary.collapse(covered, "signs", loader=[x])
-    folded = binary.fold(student)
-    want = student(x).detach()
-    torch.testing.assert_close(folded(x), want)
-    assert np.array_equal(folded(x).argmax(1), want.argmax(1))
-    assert torch.equal(binary.fold(binary.bake(student))(x), folded(x))
-    with pytest.raises(McoverError, match="covered"):
-        binary.fold(covered)
-
-
-class Own(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, x):
-        return -self.layer(x)
-
-
-BINARY = binary.binarize(nn.Sequential(nn.Linear(3, 3)))[0]
-
-
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        (lambda: 3, "model is 3"),
-        (lambda: nn.Sequential(nn.Linear(3, 2)), "weights of '0' are not ±1"),
-        (lambda: nn.Sequential(BINARY, nn.ReLU(), BINARY), "after '0' there is '1', a ReLU"),
-        (lambda: nn.Sequential(nn.ReLU(), BINARY), "'0' is a ReLU, which has no place"),
-        (lambda: nn.Sequential(BINARY, nn.BatchNorm1d(3), BINARY), "after '0' there is '2', a Par"),
-        (lambda: nn.Sequential(BINARY, nn.Tanh()), "after '0' there is '1', a Tanh"),
-        (lambda: Own(), "'the model' is a Own, whose forward is its own"),
-        (lambda: nn.Sequential(BINARY, Own()), "'1' is a Own"),
-        (lambda: nn.Sequential(nn.Flatten()), "no layer of ±1 weights"),
-        (lambda: binary.binarize(nn.Sequential(nn.Linear(9, 9)), ternary=True), "not ±1"),
-        (
-            lambda: nn.Sequential(BINARY, nn.BatchNorm1d(3, track_running_stats=False)),
-            "keeps no running statistics",
-        ),
-        (
-            lambda: binary.binarize(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2))),
-            "groups=2 and padding_mode='zeros'",
-        ),
-        (
-            lambda: binary.binarize(
-                nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"))
-            ),
-            "padding_mode='reflect'",
-        ),
-    ],
-)
-def test_what_cannot_be_folded_is_named(make, match):
-    with pytest.raises(McoverError, match=match):
-        binary.fold(make())
-
-
-def test_inputs_of_a_wrong_shape_are_refused():
-    with pytest.raises(McoverError, match=r"'0' takes tensors of 2 axes and got \(2, 2, 3\)"):
-        binary.fold(nn.Sequential(BINARY))(torch.ones(2, 2, 3))
+    folded = binary.fold(student)(x)
+    torch.testing.assert_close(folded, student(x).detach())
+    assert torch.equal(binary.fold(binary.bake(student))(x), folded)
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.float16])

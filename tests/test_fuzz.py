@@ -1,7 +1,7 @@
 """A sample of the malformed calls of everything public; ``tests/run_fuzzing.py`` makes them all.
 
-Each is refused by McoverError at the boundary, or has a result that was meant: nothing raw comes
-from our own code or a dependency, nothing that cannot be meant is accepted, and nothing hangs.
+Each raises McoverError at the boundary, or is valid and has a result. No other exceptions come from
+our code or a dependency, no invalid value is accepted, and no call hangs.
 """
 
 from __future__ import annotations

@@ -19,15 +19,15 @@ REPRODUCTION = sorted((ROOT / "reproduction").rglob("*.py"))
 # A module imports from its own layer and from layers above it in this list.
 LAYERS = (
     ("errors", "extras"),
-    ("announce", "checks", "compiled", "files", "plain", "seeds", "tables"),
-    ("topology",),
+    ("announce", "checks", "compiled", "figures", "files", "plain", "seeds", "tables"),
+    ("balancing",),
     ("permutations", "permutation_kernels"),
+    ("topology",),
     ("routing",),
     ("factor_graph", "statistics"),
     ("annealing", "lifting"),
     ("nn", "optim"),
     ("",),  # the package itself: what a user imports
-    ("figures",),  # pictures of a run; needs matplotlib
     ("distributed", "hf", "lightning", "optuna", "sklearn"),  # imported only when used
     ("cli", "__main__"),
 )
@@ -44,17 +44,8 @@ FILES = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 @cache
 def imports(module: str) -> tuple[str, ...]:
-    """All modules that a module of the library imports, also inside functions.
-
-    One exception: a method ``plot`` imports the pictures, which are drawn from finished values.
-    """
-    tree = ast.parse(FILES[module].read_text())
-    of_plots = [node for node in ast.walk(tree) if getattr(node, "name", None) == "plot"]
-    pictures = [one for node in of_plots for one in _imports(node) if one == "mcover.figures"]
-    found = list(_imports(tree))
-    for one in pictures:
-        found.remove(one)
-    return tuple(found)
+    """All modules that a module of the library imports, also inside functions."""
+    return tuple(_imports(ast.parse(FILES[module].read_text())))
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:

@@ -1,26 +1,29 @@
-"""Covers meet at layers that mix; what prevents a meeting is refused, with its place."""
+"""Covers meet at layers that mix; code that prevents a meeting raises an error with its place.
+
+Torch's thread-local modes, context variables and warning handlers belong to a cover.
+"""
 
 import contextlib
-import copy
+import contextvars
+import subprocess
+import sys
 import traceback
 
 import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-import torch.nn.functional as F  # noqa: E402, N812
-from torch import nn  # noqa: E402
-from torch.nn.utils import prune  # noqa: E402
-
-import mcover  # noqa: E402
-from covering import RING, Parting, both, doubles, mlp  # noqa: E402
-from mcover import McoverError, Messages, lift  # noqa: E402
-from mcover.errors import McoverWarning  # noqa: E402
-from mcover.nn import Shape, lockstep, register  # noqa: E402
+import mcover
+from covering import RING, Parting, both, doubles, mlp, squares, train
+from mcover import McoverError, Messages, cover_loss, lift
+from mcover.nn import Shape, lockstep, register
 
 
 def test_the_conductor_runs_covers_without_layers_to_the_end():
-    assert lockstep.run([lambda: 1, lambda: 2]) == [1, 2]
+    variable = contextvars.ContextVar("variable", default="lost")
+    variable.set("found")
+    assert lockstep.run([lambda: 1, variable.get]) == [1, "found"]
     with pytest.raises(McoverError, match="outside of the covered model's forward"):
         lockstep.meet("here", None, list)
 
@@ -31,6 +34,9 @@ def test_meetings_hand_each_cover_its_part():
         return lockstep.meet("product", total, lambda all_: [2 * own for own in all_])
 
     assert lockstep.run([lambda k=k: cover(k) for k in range(3)]) == [6, 8, 10]
+
+
+# --- what prevents a meeting ----------------------------------------------------------------------
 
 
 class Ending(Parting):
@@ -57,47 +63,6 @@ def test_covers_that_part_ways_are_refused_with_both_places(kind, message):
     torch.testing.assert_close(directed(torch.ones(1, 4))[1], models[1](torch.ones(1, 4)))
 
 
-@both
-def test_an_error_comes_with_the_line_of_the_model_and_leaves_nothing_behind(routing):
-    closed = []
-
-    class Broken(Parting):
-        def forward(self, x):
-            with contextlib.ExitStack() as stack:
-                stack.callback(closed.append, 1)
-                with torch.no_grad():
-                    h = self.a(x)
-                    return h.view(7, 7)  # this line is at fault
-
-    covered = lift(Broken(), 3, RING, routing, seed=0)
-    for _ in range(2):
-        closed.clear()
-        with pytest.raises(RuntimeError, match="invalid for input") as caught:
-            covered(torch.ones(2, 4))
-        lines = "".join(traceback.format_tb(caught.tb))
-        assert "this line is at fault" in lines
-        assert len(closed) == (3 if routing == "messages" else 1)
-        assert torch.is_grad_enabled()
-
-
-@pytest.mark.parametrize(
-    ("layer", "x"),
-    [(nn.Linear(4, 2), (2, 3)), (nn.Conv1d(3, 2, 5), (2, 3, 4)), (nn.Conv1d(3, 2, 1), (2, 4, 4))],
-)
-def test_an_input_that_does_not_fit_is_torchs_error_at_the_line_of_the_model(layer, x):
-    class Wrong(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = layer
-
-        def forward(self, x):
-            return self.inner(x)  # this line is at fault
-
-    with pytest.raises(RuntimeError) as caught:
-        lift(Wrong(), 3, RING, "messages", seed=0)(torch.ones(*x))
-    assert "this line is at fault" in "".join(traceback.format_tb(caught.tb))
-
-
 def test_gradients_inside_a_forward_are_refused_where_covers_meet():
     class Slope(Parting):
         def forward(self, x):
@@ -121,8 +86,51 @@ def test_a_model_that_goes_around_its_layers_is_refused():
         lift(Around(), 3, RING, "messages", seed=0)(torch.ones(2, 4))
 
 
+@both
+def test_an_error_comes_with_the_line_of_the_model_and_leaves_nothing_behind(routing):
+    closed = []
+
+    class Broken(Parting):
+        def forward(self, x):
+            with contextlib.ExitStack() as stack:
+                stack.callback(closed.append, 1)
+                with torch.no_grad():
+                    h = self.a(x)
+                    return h.view(7, 7)  # this line is at fault
+
+    covered = lift(Broken(), 3, RING, routing, seed=0)
+    for _ in range(2):
+        closed.clear()
+        with pytest.raises(RuntimeError, match="invalid for input") as caught:
+            covered(torch.ones(2, 4))
+        assert "this line is at fault" in "".join(traceback.format_tb(caught.tb))
+        assert len(closed) == (3 if routing == "messages" else 1)
+        assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [(nn.Linear(4, 2), (2, 3)), (nn.Conv1d(3, 2, 5), (2, 3, 4)), (nn.Conv1d(3, 2, 1), (2, 4, 4))],
+)
+def test_an_input_that_does_not_fit_is_torchs_error_at_the_line_of_the_model(layer, x):
+    class Wrong(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = layer
+
+        def forward(self, x):
+            return self.inner(x)  # this line is at fault
+
+    with pytest.raises(RuntimeError) as caught:
+        lift(Wrong(), 3, RING, "messages", seed=0)(torch.ones(*x))
+    assert "this line is at fault" in "".join(traceback.format_tb(caught.tb))
+
+
+# --- which layers mix -----------------------------------------------------------------------------
+
+
 class Scaled(nn.Module):
-    """A layer of nobody's kind."""
+    """A layer of an unknown kind."""
 
     def __init__(self):
         super().__init__()
@@ -137,77 +145,57 @@ class OwnForward(nn.Linear):
         return F.linear(x.clamp(min=-9), self.weight * 1.0, self.bias) + 1
 
 
-def test_layers_that_are_registered_mix_and_subclasses_do_by_themselves():
+def test_subclasses_mix_by_themselves():
     covered = lift(nn.Sequential(OwnForward(6, 8)), 3, RING, "messages", noise=0.5, seed=0)
-    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    x = doubles(4, 6).float()
     got = covered(x)
     plain = lift(nn.Sequential(nn.Linear(6, 8)), 3, RING, "messages", noise=0.5, seed=0)
     plain.load_state_dict(covered.state_dict())
     assert torch.equal(plain.mixers()["0"], covered.mixers()["0"])
     torch.testing.assert_close(got, plain(x) + 1)
+
+
+def test_layers_that_are_registered_mix():
     with pytest.raises(McoverError, match=r"nothing in this model would mix.*Scaled"):
         lift(Scaled(), 3, RING, "messages", seed=0)
     register(Scaled, lambda layer: [Shape(*layer.weight.shape)])
     try:
         covered = lift(Scaled(), 3, RING, "messages", noise=0.5, seed=0)
-        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
-        same = nn.Linear(8, 3, bias=False)
-        plain = lift(same, 3, RING, "messages", noise=0.5, seed=0)
+        plain = lift(nn.Linear(8, 3, bias=False), 3, RING, "messages", noise=0.5, seed=0)
         with torch.no_grad():
             plain.net.weight.copy_(2 * covered.net.weight)
+        x = doubles(4, 8).float()
         torch.testing.assert_close(covered(x), plain(x))
     finally:
         register(Scaled, lambda layer: [])
-    with pytest.raises(McoverError, match="a function of a layer"):
-        register(Scaled, 3)
-    for odd in (None, 3, "Linear", int, nn.Linear(2, 2)):
-        with pytest.raises(McoverError, match=r"kind is .*full name"):
-            register(odd, lambda layer: [])
 
 
-def test_the_report_counts_what_was_really_called():
-    class Unused(Parting):
-        def forward(self, x):
-            return self.a(x) + x @ self.b.weight.T
-
-    covered = lift(Unused(), 3, RING, "messages", seed=0)
-    treatments = {row.name: row.treatment for row in covered.report().rows}
-    assert treatments == {"a": "mixed", "b": "mixed", "c": "mixed"}
-    with pytest.warns(McoverWarning, match=r"met at 1 layers of 3: not at \['b', 'c'\]"):
-        report = covered.report(torch.ones(2, 4))
-    treatments = {row.name: row.treatment for row in report.rows}
-    assert treatments == {"a": "mixed", "b": "copied", "c": "copied"}
+def test_a_covered_model_is_part_of_a_larger_one():
+    larger = nn.Sequential(nn.Linear(2, 6).double(), lift(mlp(), 3, RING, "messages", seed=0))
+    larger(doubles(5, 2)).sum().backward()
+    assert larger[0].weight.grad is not None
 
 
-@both
-@pytest.mark.parametrize("method", ["old", "new"])
-@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm", "prune"])
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
-def test_computed_weights_mix_train_and_collapse(routing, kind, method):
-    layer = nn.Linear(8, 8).double()
-    if kind == "prune":
-        prune.l1_unstructured(layer, "weight", 0.5)
-    else:
-        getattr(nn.utils if method == "old" else nn.utils.parametrizations, kind)(layer)
-    model = mlp(layer)
-    x = doubles(4, 6)
-    model(x)  # leaves a weight that is no leaf of the graph
-    covered = lift(model, 3, RING, routing, seed=0)
-    optimizer = torch.optim.SGD(covered.parameters(), 0.05)
-    losses = []
-    for _ in range(5):
-        optimizer.zero_grad()
-        loss = covered(x).square().sum()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+def test_computed_weights_mix():
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8).double())
+    covered = lift(mlp(layer), 3, RING, "messages", seed=0)
+    losses = train(
+        lambda: cover_loss(squares, covered(doubles(4, 6)), 0.5), covered.parameters(), 5
+    )
     assert losses[-1] < losses[0]
-    if routing == "messages":
-        assert "1" in covered._met
-    net = covered.collapse()
-    assert list(net.state_dict()) == list(model.state_dict())
-    assert net(x).shape == (4, 3)
-    copy.deepcopy(covered)(x)
+    assert {row.name: row.treatment for row in covered.report().rows}[
+        "1.parametrizations.weight"
+    ] == "mixed"
+
+
+def test_attention_with_padding_runs_in_both_modes():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).double()
+    x, hidden = doubles(2, 5, 8), torch.zeros(2, 5, dtype=torch.bool)
+    hidden[0, 3:] = True
+    covered = lift(layer, 3, RING, "messages", noise=0.0, seed=0)
+    for model in (covered, covered.eval()):  # equal covers: mixing changes nothing
+        got, want = (one(x, src_key_padding_mask=hidden) for one in (model, layer))
+        torch.testing.assert_close(got[1], want, rtol=1e-9, atol=1e-9)
 
 
 def test_causal_attention_wants_its_mask_as_in_torch():
@@ -215,3 +203,85 @@ def test_causal_attention_wants_its_mask_as_in_torch():
     x = torch.zeros(5, 2, 4)
     with pytest.raises(RuntimeError, match="Need attn_mask"):
         covered(x, x, x, is_causal=True, need_weights=False)
+
+
+def test_inputs_without_a_batch_axis_pass_through():
+    covered, x = lift(mlp(), 3, RING, "messages", noise=0.3, seed=0), doubles(3, 6)
+    torch.testing.assert_close(covered(x[0]), covered(x)[:, 0])
+    deep = x.view(1, 3, 1, 6)
+    torch.testing.assert_close(covered(deep), covered(x).view(3, 1, 3, 1, 3))
+
+
+# --- modes of a thread ----------------------------------------------------------------------------
+
+
+class Modes(nn.Module):
+    """Enters torch's modes around layers that mix, and checks the modes afterwards."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        assert torch.is_grad_enabled()
+        with torch.no_grad():
+            h = self.a(x)
+            assert not torch.is_grad_enabled()
+            h = self.b(h)
+            assert not torch.is_grad_enabled()
+        assert not h.requires_grad
+        assert torch.is_grad_enabled()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            k = self.c(h)
+            assert torch.is_autocast_enabled("cpu")
+            assert k.dtype == torch.bfloat16
+            with torch.autocast("cpu", enabled=False):
+                k = self.c(h)
+                assert k.dtype == torch.float32
+            assert self.c(h).dtype == torch.bfloat16
+        assert not torch.is_autocast_enabled("cpu")
+        with torch.inference_mode():
+            free = self.b(h)
+            assert torch.is_inference_mode_enabled()
+            assert self.b(free).is_inference()
+        assert not torch.is_inference_mode_enabled()
+        return self.c(h) + k
+
+
+@both
+def test_modes_of_torch_belong_to_a_cover(routing):
+    covered = lift(Modes(), 3, RING, routing, noise=0, seed=0)
+    x = doubles(2, 4).float()
+    torch.testing.assert_close(covered(x)[1], covered.cover(1)(x))
+    covered(x).sum().backward()
+    assert covered.net.a.weight.grad is None or not covered.net.a.weight.grad.any()
+    assert covered.net.c.weight.grad.any()
+    plain = lift(mlp(), 3, RING, routing, seed=0)
+    with torch.inference_mode():
+        assert plain(doubles(2, 6)).is_inference()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert plain(doubles(2, 6)).dtype == torch.float64
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_warnings_of_torch_after_a_forward_find_their_handler(tmp_path):
+    """Covers stop inside calls of torch, each of which notes its own handler for the thread.
+
+    A handler that is not removed is read by a warning outside such a call, as in the reducer of
+    DistributedDataParallel. That ends the process, so the test uses a separate one.
+    """
+    script = """
+import sys, torch, mcover
+torch.distributed.init_process_group("gloo", init_method=sys.argv[1], rank=0, world_size=1)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+covered = mcover.lift(net, 3, mcover.Uniform(), seed=0)
+model = torch.nn.parallel.DistributedDataParallel(covered, find_unused_parameters=True)
+model(torch.ones(3, 4)).sum().backward()
+"""
+    store = (tmp_path / "store").as_uri()
+    done = subprocess.run(
+        [sys.executable, "-c", script, store], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "find_unused_parameters=True" in done.stderr

@@ -1,20 +1,19 @@
-"""Outputs and losses: the form of the base, with the covers first."""
+"""Outputs: the form of the base, with the covers first."""
 
 import dataclasses
 import inspect
 from collections import namedtuple
 
 import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-import torch.nn.functional as F  # noqa: E402, N812
-from torch import nn  # noqa: E402
-
-import mcover  # noqa: E402
-from covering import RING, Parting, both  # noqa: E402
-from mcover import Directed, McoverError, Messages, cover_loss, lift  # noqa: E402
-from tiny_models import routed  # noqa: E402
+import mcover
+from covering import RING, Parting, both, doubles
+from mcover import Directed, McoverError, cover_loss, lift
+from mcover.errors import McoverWarning
+from tiny_models import routed
 
 Pair = namedtuple("Pair", "first second")
 
@@ -33,19 +32,15 @@ class Nested(nn.Module):
 
     def forward(self, x, *, scale=1.0):
         y = scale * self.inner(x)
-        parts = {
-            "pair": Pair(y.argmax(-1), [y > 0]),
-            "none": None,
-            "size": 7,
-            "item": y[0, 0].item(),
-        }
-        return Result(y, parts)
+        pair, item = Pair(y.argmax(-1), [y > 0]), y[0, 0].item()
+        return Result(y, {"pair": pair, "none": None, "size": 7, "item": item})
 
 
 @both
 def test_outputs_keep_their_form_with_covers_first(routing):
     covered = lift(Nested(), 3, RING, routing, noise=0.5, seed=0).eval()
-    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    assert str(inspect.signature(covered.forward)) == "(x, *, scale=1.0)"
+    x = doubles(5, 4).float()
     out = covered(x, scale=2.0)
     assert isinstance(out, Result)
     assert isinstance(out.parts["pair"], Pair)
@@ -59,6 +54,27 @@ def test_outputs_keep_their_form_with_covers_first(routing):
     assert torch.equal(mean.parts["pair"].first, votes.mode(0).values)
     assert mean.parts["pair"].second[0].dtype == torch.bool
     assert mean.logits.shape == (5, 3)
+
+
+def test_a_target_that_has_the_gradients_of_the_outputs_warns():
+    outputs, target = doubles(3, 5, 2).requires_grad_(), doubles(5, 2)
+    cover_loss(F.mse_loss, outputs, target)
+    with pytest.warns(McoverWarning, match=r"swapped; write cover_loss\(loss, covered\(x\), y\)"):
+        cover_loss(lambda output, target: (output - target).square().mean(), target, outputs)
+
+
+def test_outputs_without_cover_loss_are_plain_tensors_and_help_says_what_to_write():
+    covered = lift(nn.Linear(4, 2).double(), 3, seed=0)
+    outputs = covered(doubles(5, 4))
+    assert type(outputs) is torch.Tensor
+    assert "mcover.cover_loss(loss, covered(x), y)" in inspect.getdoc(covered.forward)
+    # What the help says: torch refuses, or warns and averages over the covers.
+    with pytest.raises(ValueError, match=r"batch_size \(3\) to match target batch_size \(5\)"):
+        F.cross_entropy(outputs, torch.zeros(5).long())
+    target = doubles(5, 2)
+    with pytest.warns(UserWarning, match="broadcasting"):
+        averaged = F.mse_loss(outputs, target)
+    torch.testing.assert_close(3 * averaged, cover_loss(F.mse_loss, outputs, target))
 
 
 def test_outputs_of_different_shapes_are_refused():
@@ -79,29 +95,20 @@ def test_outputs_of_different_shapes_are_refused():
         covered(torch.ones(5, 4))
 
 
-def test_the_signature_is_the_base_models():
-    covered = lift(Nested(), 3, RING, "messages", seed=0)
-    assert str(inspect.signature(covered.forward)) == "(x, *, scale=1.0)"
-
-
-def test_models_that_compute_their_loss_need_no_criterion():
+@pytest.mark.parametrize("how", ["messages", Directed(bank=4, destinations=2)], ids=str)
+def test_models_that_compute_their_loss_need_no_criterion(how):
     class WithLoss(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = nn.Linear(4, 3)
+            self.inner = nn.Linear(4, 3).double()
 
         def forward(self, x, labels):
             logits = self.inner(x)
             return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
-    x, y = torch.randn(6, 4), torch.arange(6) % 3
-    for how in ("messages", Directed(bank=4, destinations=2)):
-        covered = lift(WithLoss(), 3, RING, how, noise=0.5, seed=0).eval()
-        out = covered(x, labels=y)
-        want = cover_loss(F.cross_entropy, out["logits"], y)
-        torch.testing.assert_close(cover_loss(out), want)
-    with pytest.raises(McoverError, match="give the model its labels"):
-        cover_loss({"logits": torch.zeros(3, 2)})
+    x, y = doubles(6, 4), torch.arange(6) % 3
+    out = lift(WithLoss(), 3, RING, how, noise=0.5, seed=0).eval()(x, labels=y)
+    torch.testing.assert_close(cover_loss(out), cover_loss(F.cross_entropy, out["logits"], y))
 
 
 @both
@@ -115,16 +122,3 @@ def test_ensembles_of_single_numbers_are_single_numbers(routing):
     x = torch.ones(2, 4)
     assert covered.ensemble(x).shape == ()
     torch.testing.assert_close(covered.ensemble(x, routed=True), covered(x).mean())
-
-
-def test_targets_that_are_no_batches_are_not_repeated_for_streams():
-    covered = lift(nn.Linear(4, 3), 2, RING, Messages(streams=2), noise=0.5, seed=0)
-    x, y, weights = torch.randn(6, 4), torch.arange(6) % 3, torch.tensor([1.0, 2.0, 3.0])
-
-    def criterion(output, target):
-        labels, weight = target
-        return F.cross_entropy(output, labels, weight)
-
-    outputs = covered(x)
-    want = sum(F.cross_entropy(output, torch.cat([y, y]), weights) for output in outputs)
-    torch.testing.assert_close(cover_loss(criterion, outputs, (y, weights)), want)

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcover import McoverError
 from mcover.annealing.packed import pack_above, pack_signs, packed_fields, unpack_signs
 
 SIZES = st.tuples(st.integers(1, 20), st.integers(1, 9), st.integers(1, 200))
@@ -44,22 +43,3 @@ def test_bits_say_which_values_lie_above_their_cuts(dtype, order):
     np.testing.assert_array_equal(above, values[:, columns] > thresholds)
     assert above[:, 128].all()
     assert not above[0, 129]  # a value is not above itself
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: packed_fields(np.zeros((2, 1), np.uint64), np.zeros((2, 2), np.uint64), 100),
-        lambda: packed_fields(np.zeros((2, 1), np.int64), np.zeros((2, 1), np.uint64), 10),
-        lambda: unpack_signs(np.zeros((2, 1), np.uint64), 65),
-        lambda: unpack_signs(np.zeros((2, 1), np.uint64), 0),
-        lambda: pack_above(np.zeros((2, 3)), np.array([0, 3]), np.zeros(2)),
-        lambda: pack_above(np.zeros((2, 3)), np.array([-1]), np.zeros(1)),
-        lambda: pack_above(np.zeros((2, 3)), np.array([0]), np.zeros(2)),
-        lambda: pack_above(np.zeros(3), np.array([0]), np.zeros(1)),
-        lambda: pack_signs(np.zeros((2, 3))),
-    ],
-)
-def test_what_does_not_fit_is_refused(wrong):
-    with pytest.raises(McoverError):
-        wrong()

@@ -1,4 +1,4 @@
-"""The public API as one list: a change of it is intended, and shows in a diff.
+"""The public API as one list, so that every change is intended and appears in a diff.
 
 ``python tests/test_public_api.py`` rewrites the list; CONTRIBUTING.md says what a change means
 for the version number.
@@ -114,7 +114,7 @@ def described(name: str, value: object) -> Iterator[str]:
 
 
 def arguments(value: object) -> str:
-    """Names and defaults; types are what mypy is for."""
+    """Names and defaults; mypy checks types."""
     try:
         signature = inspect.signature(value)
     except ValueError:

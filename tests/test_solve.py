@@ -1,9 +1,7 @@
 """``solve``: students that fit, the same on any number of workers and on any executor."""
 
-import itertools
 import os
 import signal
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
@@ -13,10 +11,11 @@ import numpy as np
 import pytest
 
 import mcover
-from interrupting import interruptible
+import reference_annealer as reference
 from mcover import RSA, Committee, McoverError, Perceptron, solve, teacher_student
-from mcover.annealing.attempts import Budget, attempt, count_errors
+from mcover.annealing.attempts import Budget, attempt
 from mcover.annealing.portfolio import PORTFOLIO, Plan
+from mcover.annealing.readouts import best_student, count_errors
 from mcover.annealing.solution import bit_planes
 from mcover.annealing.solve import check_student
 from mcover.annealing.states import pack_columns
@@ -32,12 +31,8 @@ RANDOM = Perceptron(
 
 
 def errors_by_hand(problem, weights):
-    wrong = 0
-    units = weights.reshape(problem.hidden, -1).astype(int)
-    for pattern, label in zip(problem.patterns.astype(int), problem.labels, strict=True):
-        votes = sum(1 if label * (unit @ pattern) > 0 else -1 for unit in units)
-        wrong += votes <= 0
-    return wrong
+    given = problem.gauged.astype(int), weights.astype(int), problem.hidden
+    return reference.network_energy(*given, "errors")
 
 
 def same(one, two):
@@ -92,8 +87,10 @@ def test_an_attempt_takes_the_best_of_majority_covers_and_polish():
         assert [count_errors(columns, size, one) for one in students] == errors
         assert found.errors == errors_by_hand(RANDOM, found.weights) <= min(errors)
         assert (found.readout == "polish") == (found.errors < min(errors))
-        readouts.add(found.readout.split()[0])
-    assert readouts == {"cover", "polish"} or readouts == {"cover", "polish", "majority"}
+        _, fewest, name = best_student(columns, size, found.covers)
+        assert fewest == min(errors)
+        readouts |= {name.split()[0], found.readout.split()[0]}
+    assert {"cover", "polish"} <= readouts
 
 
 @pytest.mark.parametrize("problem", [HARD, RANDOM], ids=["teacher", "random"])
@@ -102,24 +99,11 @@ def test_the_outcome_does_not_depend_on_workers(problem):
     one = solve(problem, workers=1, **how)
     for workers in (2, 5):
         same(solve(problem, workers=workers, **how), one)
-    with ThreadPoolExecutor(2) as pool:
-        same(solve(problem, executor=pool, workers=3, **how), one)
+    for pool in (ThreadPoolExecutor(2), ProcessPoolExecutor(2, mp_context=get_context("spawn"))):
+        with pool:
+            same(solve(problem, executor=pool, workers=3, **how), one)
     if problem is RANDOM:  # a teacher is found with any seed
         assert not np.array_equal(solve(problem, **{**how, "seed": 4}).weights, one.weights)
-
-
-def test_processes_give_the_same_bits():
-    how = {"restarts": 4, "seed": 3, "time_limit": None}
-    want = solve(RANDOM, workers=1, **how)
-    reads = {"num_reads": 5, "seed": 2, "num_sweeps": 30}
-    here = mcover.anneal(RANDOM, **reads)
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        same(solve(RANDOM, executor=pool, **how), want)
-        there = mcover.anneal(RANDOM, executor=pool, workers=2, **reads)
-    for name in ("weights", "energy", "training_errors", "proposals", "sweeps"):
-        np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
-    np.testing.assert_array_equal(there.trajectory.energy, here.trajectory.energy)
-    assert there.options == here.options
 
 
 def die(path, number):
@@ -151,16 +135,16 @@ def test_errors_of_a_task_reach_the_caller():
         run_tasks(pool, lambda: next(tasks, None), print, 2, lambda: False)
 
 
-def test_rounds_grow_and_leave_out_what_does_worst():
+def test_rounds_follow_lubys_sequence_and_leave_out_what_does_worst():
     plan, errors = Plan(), {}
-    for number in range(5 * len(PORTFOLIO)):
+    for number in range(3 * len(PORTFOLIO) + 4 * (len(PORTFOLIO) - 1)):
         options = plan.options_of(number, errors)
         errors[number] = 7 if options.method == PORTFOLIO[0] else 3
     rounds = [[plan.restarts[n] for n in numbers] for numbers in plan.rounds]
     assert [one.method for one in rounds[0]] == list(PORTFOLIO)
     assert len({one.schedule.sweeps for one in rounds[1]}) == 1
     sweeps = [of[0].schedule.sweeps for of in rounds]
-    assert all(b == pytest.approx(1.5 * a, abs=1) for a, b in itertools.pairwise(sweeps))
+    assert [length // sweeps[0] for length in sweeps] == [1, 1, 2, 1, 1, 2, 4]
     assert all(len(of) == len(PORTFOLIO) for of in rounds[:3])
     for later in rounds[3:]:
         assert PORTFOLIO[0] not in [one.method for one in later]
@@ -183,32 +167,6 @@ def test_the_time_is_kept_and_something_is_returned():
     assert found.errors == errors_by_hand(problem, found.weights)
     at_once = solve(problem, time_limit=1e-9, seed=0)
     assert at_once.errors == errors_by_hand(problem, at_once.weights)
-
-
-def test_interrupt_returns_the_best_so_far():
-    calls = []
-    found = solve(RANDOM, seed=0, interrupt=lambda: calls.append(1) or len(calls) > 3)
-    assert found.interrupted
-    assert "interrupted" in repr(found)
-    assert found.errors == errors_by_hand(RANDOM, found.weights)
-
-
-def test_ctrl_c_returns_the_best_so_far(tmp_path):
-    code = (
-        "import mcover, numpy as np\n"
-        "rng = np.random.default_rng(0)\n"
-        "X, y = rng.choice([-1, 1], (500, 101)), rng.choice([-1, 1], 500)\n"
-        "mcover.solve(X, y, restarts=1, seed=0)\n"
-        "print('ready', flush=True)\n"
-        "found = mcover.solve(X, y, seed=0, time_limit=600)\n"
-        "print(found.interrupted, 0 < found.errors < 250, flush=True)\n"
-    )
-    with interruptible([sys.executable, "-c", code], tmp_path) as process:
-        assert process.stdout.readline().strip() == "ready"
-        time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.readline().strip() == "True True"
-    assert process.returncode == 0
 
 
 def test_progress_is_reported(capsys):
@@ -250,22 +208,3 @@ def test_weights_of_a_few_bits_are_sums_of_students(bits, hidden):
     if bits > 1:
         one = solve(problem, restarts=8, seed=0, time_limit=None)
         assert found.errors <= one.errors
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"time_limit": 0}, "time_limit is 0; write a finite number above 0"),
-        ({"restarts": 0}, "restarts is 0"),
-        ({"bits": 9}, "bits is 9; write a whole number from 1 to 8"),
-        ({"workers": 0}, "workers is 0"),
-        ({"executor": 3}, "executor is 3; write a concurrent.futures.Executor"),
-        ({"executor": ThreadPoolExecutor}, "write a concurrent.futures.Executor"),
-        ({"progress": "yes"}, "progress is 'yes'"),
-        ({"seed": -1}, "seed is -1"),
-        ({"hidden": 0}, "a problem has its own hidden"),
-    ],
-)
-def test_bad_requests_are_refused_with_a_remedy(options, message):
-    with pytest.raises(McoverError, match=message):
-        solve(EASY, **options)

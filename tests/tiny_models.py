@@ -1,4 +1,4 @@
-"""Small models that between them hold every kind of layer; each with a batch it takes."""
+"""Small models that together have every kind of layer, each with a batch."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def tiny(kind: type[nn.Module], seed: int = 0) -> tuple[nn.Module, Tensor]:
 
 
 def routed(kind: str, **options: Any) -> Messages | Directed:
-    """A routing by name, with those of the options that are its own."""
+    """A routing by name, with the options that it supports."""
     cls = {"messages": Messages, "directed": Directed}[kind]
     own = {field.name for field in fields(cls)}
     return cls(**{name: value for name, value in options.items() if name in own})

@@ -81,7 +81,7 @@ def browser():
 
 @pytest.fixture(params=["wide, light", "phone, dark"])
 def page(browser, request):
-    """A page that may read files of the site only; requests and errors fail the test."""
+    """A page that may only read files of the site; requests and errors fail the test."""
     size, scheme = request.param.split(", ")
     context = browser.new_context(viewport=WIDE if size == "wide" else PHONE, color_scheme=scheme)
     outside, errors = [], []
@@ -147,9 +147,15 @@ def test_plots_of_the_notebook_have_the_background_of_the_page(page):
 
 @pytest.mark.parametrize(
     "name",
-    ["tutorials/scikit_learn", "tutorials/hugging_face", "howto/lightning", "tutorials/own_model"],
+    [
+        "tutorials/scikit_learn",
+        "tutorials/hugging_face",
+        "howto/lightning",
+        "tutorials/own_model",
+        "_modules/index",
+    ],
 )
-def test_integrations_are_one_click_away(page, name):
+def test_integrations_and_the_source_are_one_click_away(page, name):
     page.goto((SITE / "index.html").as_uri())
     link = page.locator(f"article a[href='{name}.html']").first
     assert link.is_visible()

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from torch import nn
 
 WORDS = 40
+quiet = pytest.mark.filterwarnings(
+    "ignore:'pin_memory' argument is set as true but no accelerator is found:UserWarning",
+    "ignore:`tie_word_embeddings`:UserWarning",
+    "ignore:Could not find a config file in:UserWarning",
+    "ignore:Adapter 'default'. 4 LoRA tensor.s. have invalid shape",  # biases, which have one axis
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning",  # peft asks transformers
+)
+
+
+def arguments(folder: Path, kind: Any = transformers.TrainingArguments, **options: Any) -> Any:
+    given = {
+        "per_device_train_batch_size": 2, "per_device_eval_batch_size": 4, "max_steps": 3,
+        "learning_rate": 1e-2, "report_to": "none", "use_cpu": True, "disable_tqdm": True,
+        "save_strategy": "no", "logging_strategy": "no", "seed": 3,
+    }  # fmt: skip
+    return kind(output_dir=str(folder), **(given | options))
 
 
 def bert(dropout: float = 0.0) -> nn.Module:
@@ -62,7 +81,7 @@ def build(name: str, seed: int = 0) -> nn.Module:
 
 
 def examples(name: str, count: int = 10) -> list[dict]:
-    """Rows of a data set, with a column that no model takes."""
+    """Rows of a data set, with a column that no model accepts."""
     draw = np.random.default_rng(5)
     rows = []
     for index in range(count):

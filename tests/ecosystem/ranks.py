@@ -1,4 +1,4 @@
-"""Ranks for the tests: real processes on this machine that meet over loopback, with gloo."""
+"""Ranks for the tests: real processes on this machine that use gloo over loopback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONTEXT.set_forkserver_preload(["torch", "torch.distributed.tensor", "mcover.di
 
 
 class RankError(Exception):
-    """What a rank raised, by its traceback."""
+    """An error raised by a rank, with its traceback."""
 
 
 class DiedError(Exception):
@@ -34,7 +34,7 @@ class DiedError(Exception):
 
 
 def run(size: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
-    """What the function returns on each of so many ranks, or the McoverError that it raises.
+    """The results of the function on all ranks, or the McoverError that it raises.
 
     No rank outlives the call, however it ends. Gloo's own thread rarely ends a rank with a
     segmentation fault (torch 2.13); then all ranks run once more.

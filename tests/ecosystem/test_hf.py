@@ -1,57 +1,42 @@
 """Hugging Face's Trainer and accelerate with covered models.
 
-The oracle is Trainer itself: covers that never meet (``Identity``) must end where M plain trainers
-end, whatever the model, the loss, the clipping, the precision or the accumulation.
+The oracle is Trainer itself: covers without routes (``Identity``) must give the results of M plain
+trainers, for every model, loss, clipping, precision and accumulation.
 """
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import json
-import sys
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 import torch
 import transformers
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from hf_models import MODELS, SHAPES, build, copies, examples, parameters, same
+from hf_models import (
+    MODELS,
+    SHAPES,
+    arguments,
+    build,
+    copies,
+    examples,
+    parameters,
+    quiet,
+    same,
+)
+from safetensors.torch import load_file
 from torch.nn import functional as F  # noqa: N812
 
 import mcover
 from mcover.hf import CoverSeq2SeqTrainer, CoverTrainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:'pin_memory' argument is set as true but no accelerator is found:UserWarning",
-    "ignore:`tie_word_embeddings`:UserWarning",
-)
+pytestmark = quiet
 ROUTINGS = {
     "messages": mcover.Messages(blocks=2, draws=3),
     "directed": mcover.Directed(bank=3, redraw_every=2),
 }
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """One thread, and nothing of what Trainer and accelerate do to global state."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.random.fork_rng(devices=[]):
-        yield
-    torch.set_num_threads(threads)
-
-
-def arguments(folder: Path, kind=transformers.TrainingArguments, **options):
-    given = {
-        "per_device_train_batch_size": 2, "per_device_eval_batch_size": 4, "max_steps": 3,
-        "learning_rate": 1e-2, "report_to": "none", "use_cpu": True, "disable_tqdm": True,
-        "save_strategy": "no", "logging_strategy": "no", "seed": 3,
-    }  # fmt: skip
-    return kind(output_dir=str(folder), **(given | options))
 
 
 def lifted(name: str, covers: int = 3, routing="messages", **options) -> mcover.nn.Covered:
@@ -166,7 +151,8 @@ def test_accumulated_steps_are_a_plain_loop(routing, tmp_path):
         covered, arguments(tmp_path, **options), train_dataset=examples("gpt2", 12)
     )
     batches = list(trainer.get_train_dataloader())
-    assert "source" not in batches[0]
+    assert "source" not in batches[0]  # a column that the base does not take
+    assert trainer.label_names == ["labels"]
     trainer.train()
 
     optimizer = torch.optim.SGD(other.parameters(), lr=0.5)
@@ -192,38 +178,40 @@ def words_of_our_own(outputs, labels, num_items_in_batch=None):
     return F.cross_entropy(*flat, reduction="sum") / num_items_in_batch
 
 
-@pytest.mark.parametrize("streams", [None, 2])
-def test_a_loss_of_ones_own_is_that_of_the_model(streams, tmp_path):
-    how = mcover.Messages(blocks=2, streams=streams)
-    ends = []
-    for options in ({}, {"compute_loss_func": words_of_our_own}):
-        covered = lifted("gpt2", routing=how)
-        given = arguments(tmp_path, optim="sgd", gradient_accumulation_steps=2)
-        CoverTrainer(covered, given, train_dataset=examples("gpt2"), **options).train()
-        ends.append(parameters(covered))
-    same(*ends, tolerance=1e-6)
+def with_tuples() -> mcover.nn.Covered:
+    model = build("bert")
+    model.config.return_dict = False
+    return mcover.lift(model, 3, mcover.Uniform(), ROUTINGS["messages"], seed=1)
 
 
-def test_outputs_that_are_tuples(tmp_path):
+STREAMS = mcover.Messages(blocks=2, streams=2)
+ALIKE = {
+    "a loss of one's own": ("gpt2", {}, {"compute_loss_func": words_of_our_own}),
+    "the same over streams": (
+        "gpt2",
+        {"routing": STREAMS},
+        {"compute_loss_func": words_of_our_own},
+    ),
+    "outputs that are tuples": ("bert", {}, {"model": with_tuples}),
+    "a function that makes the model": ("bert", {}, {"model_init": lambda: lifted("bert")}),
+}
+
+
+@pytest.mark.parametrize("what", ALIKE)
+def test_what_is_said_in_another_way_ends_where_the_default_ends(what, tmp_path):
+    name, options, other = ALIKE[what]
+    given = arguments(tmp_path, optim="sgd", gradient_accumulation_steps=2)
     ends = []
-    for is_dict in (True, False):
-        model = build("bert")
-        model.config.return_dict = is_dict
-        covered = mcover.lift(model, 2, mcover.Uniform(), "messages", seed=0)
-        trainer = CoverTrainer(covered, arguments(tmp_path), train_dataset=examples("bert"))
+    for more in ({}, other):
+        model = (
+            None if "model_init" in more else more.get("model", lambda: lifted(name, **options))()
+        )
+        rest = {key: value for key, value in more.items() if key != "model"}
+        trainer = CoverTrainer(model, given, train_dataset=examples(name), **rest)
         trainer.train()
-        ends.append(parameters(covered))
-        assert trainer.predict(examples("bert")).predictions.shape == (10, 3)
-    same(*ends)
-
-
-def test_columns_of_a_data_set_are_removed_by_the_bases_signature(tmp_path):
-    data = datasets.Dataset.from_list(examples("bert"))
-    trainer = CoverTrainer(lifted("bert"), arguments(tmp_path), train_dataset=data)
-    assert set(next(iter(trainer.get_train_dataloader()))) == {
-        "input_ids", "attention_mask", "labels",
-    }  # fmt: skip
-    assert trainer.label_names == ["labels"]
+        ends.append(parameters(trainer.model))
+        assert trainer.predict(examples(name)).predictions.shape == SHAPES[name]
+    same(*ends, tolerance=1e-6)
 
 
 def dropping(seed: int) -> mcover.nn.Covered:
@@ -251,16 +239,22 @@ def test_resumed_training_is_bitwise_that_without_a_break(tmp_path):
     assert losses[0] == losses[1]
     same(resumed.optimizer.state_dict()["state"][0], whole.optimizer.state_dict()["state"][0])
 
-    two = mcover.lift(build("bert"), 2, mcover.Uniform(), "messages", seed=0)
-    other = CoverTrainer(two, arguments(tmp_path / "other"), train_dataset=examples("bert"))
-    with pytest.raises(mcover.McoverError, match=r"3 covers.* 2"):
-        other.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
-    ring = mcover.lift(build("bert"), 3, mcover.GaussianRing(1.0), ROUTINGS["directed"], seed=0)
-    other = CoverTrainer(ring, arguments(tmp_path / "other"), train_dataset=examples("bert"))
-    with pytest.raises(mcover.McoverError, match="other settings"):
-        other.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
-    with pytest.raises(mcover.McoverError, match=r"covers\.safetensors"):
-        other.train(resume_from_checkpoint=str(tmp_path / "nowhere"))
+
+@pytest.mark.parametrize(
+    ("covers", "topology", "checkpoint", "message"),
+    [
+        (2, mcover.Uniform(), "checkpoint-1", r"3 covers.* 2"),
+        (3, mcover.GaussianRing(1.0), "checkpoint-1", "other settings"),
+        (3, mcover.Uniform(), "nowhere", r"covers\.safetensors"),
+    ],
+)
+def test_checkpoints_of_other_covers_are_refused(covers, topology, checkpoint, message, tmp_path):
+    given = arguments(tmp_path, save_strategy="steps", save_steps=1, max_steps=1)
+    CoverTrainer(dropping(0), given, train_dataset=examples("bert")).train()
+    other = mcover.lift(build("bert"), covers, topology, ROUTINGS["directed"], seed=0)
+    trainer = CoverTrainer(other, arguments(tmp_path / "other"), train_dataset=examples("bert"))
+    with pytest.raises(mcover.McoverError, match=message):
+        trainer.train(resume_from_checkpoint=str(tmp_path / checkpoint))
 
 
 def test_a_frozen_trunk_comes_back_from_a_checkpoint(tmp_path):
@@ -339,23 +333,6 @@ def test_a_seq2seq_trainer_generates_with_the_collapse(tmp_path):
     assert predicted.dtype == np.int64
 
 
-def test_a_model_can_be_made_by_a_function(tmp_path):
-    made = []
-
-    def fresh():
-        made.append(lifted("bert"))
-        return made[-1]
-
-    trainer = CoverTrainer(
-        args=arguments(tmp_path), model_init=fresh, train_dataset=examples("bert")
-    )
-    trainer.train()
-    direct = lifted("bert")
-    CoverTrainer(direct, arguments(tmp_path), train_dataset=examples("bert")).train()
-    assert trainer.model is made[-1]
-    same(parameters(trainer.model), parameters(direct))
-
-
 def test_plain_modules_are_saved_as_trainer_saves_them(tmp_path):
     class Net(torch.nn.Module):
         def __init__(self):
@@ -371,39 +348,44 @@ def test_plain_modules_are_saved_as_trainer_saves_them(tmp_path):
     trainer = CoverTrainer(covered, given, train_dataset=examples("vit"))
     trainer.train()
     assert trainer.predict(examples("vit")).predictions.shape == (10, 3)
-    from safetensors.torch import load_file
-
     saved = load_file(tmp_path / "checkpoint-3" / "model.safetensors")
     same(saved, covered.collapse().state_dict())
 
 
-def test_what_cannot_be_is_refused_with_the_remedy(tmp_path):
-    with pytest.raises(mcover.McoverError, match=r"mcover\.lift\(model"):
-        CoverTrainer(build("bert"), arguments(tmp_path))
-    with pytest.raises(mcover.McoverError, match=r"mcover\.lift\(model"):
-        CoverTrainer(args=arguments(tmp_path), model_init=lambda: build("bert"))
-    with pytest.raises(mcover.McoverError, match=r"before mcover\.lift"):
-        CoverTrainer(lifted("bert"), arguments(tmp_path, activation_checkpointing=True))
-    with pytest.raises(mcover.McoverError, match="NEFTune"):
-        CoverTrainer(lifted("bert"), arguments(tmp_path, neftune_noise_alpha=5.0))
-    rows = [{k: v for k, v in one.items() if k != "labels"} for one in examples("bert")]
-    trainer = CoverTrainer(lifted("bert"), arguments(tmp_path), train_dataset=rows)
-    with pytest.raises(mcover.McoverError, match="labels"):
-        trainer.train()
+# transformers 5.23 renamed the option.
+_FIELDS = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+_NAMES = ("activation_checkpointing", "gradient_checkpointing")
+CHECKPOINTING = next(name for name in _NAMES if name in _FIELDS)
 
 
-@pytest.mark.parametrize("missing", ["transformers", "accelerate", "torch"])
-def test_the_extra_is_named_where_it_is_missing(missing, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("mcover.hf")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ModuleNotFoundError, match=rf"needs {missing}.*'\.\[hf\]'"):
-        importlib.import_module("mcover.hf")
+def unlabelled(rows):
+    return [{k: v for k, v in row.items() if k != "labels"} for row in rows]
 
 
+def bert(**more):
+    return lambda: {"model": lifted("bert")} | more
+
+
+REFUSED = {
+    "no covers": (lambda: {"model": build("bert")}, {}, r"mcover\.lift\(model"),
+    "a function of no covers": (lambda: {"model_init": lambda: build("bert")}, {}, r"mcover\.lift"),
+    "checkpointing": (bert(), {CHECKPOINTING: True}, r"before mcover\.lift"),
+    "NEFTune": (bert(), {"neftune_noise_alpha": 5.0}, "NEFTune"),
+    "no labels": (bert(train_dataset=unlabelled(examples("bert"))), {}, "labels"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_is_refused_with_the_remedy(what, tmp_path):
+    given, options, message = REFUSED[what]
+    with pytest.raises(mcover.McoverError, match=message):
+        CoverTrainer(args=arguments(tmp_path, **options), **given()).train()
+
+
+@pytest.mark.parametrize("by_cover", [False, True])
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_accelerate_by_hand(precision, tmp_path):
-    """The loop of accelerate's own introduction, with a covered model and ``cover_loss``."""
+def test_accelerate_by_hand(precision, by_cover, tmp_path):
+    """The loop of accelerate's introduction, with a covered model and both losses."""
     covered, other = lifted("bert", routing="directed"), lifted("bert", routing="directed")
     collate = transformers.default_data_collator
     rows = [{k: v for k, v in one.items() if k != "source"} for one in examples("bert", 12)]
@@ -413,7 +395,10 @@ def test_accelerate_by_hand(precision, tmp_path):
     model, optimizer, batches = accelerator.prepare(covered, optimizer, loader)
     for batch in batches:
         with accelerator.accumulate(model):
-            loss = mcover.cover_loss(model(**batch))
+            if by_cover:
+                loss = covered.loss(None, batch, through=model)
+            else:
+                loss = mcover.cover_loss(model(**batch))
             accelerator.backward(loss)
             if accelerator.sync_gradients:
                 accelerator.unwrap_model(model).clip_grad_norm_(0.5)
@@ -447,7 +432,7 @@ def test_accelerate_by_hand(precision, tmp_path):
 
 
 class Scaled(torch.nn.Module):
-    """A model of one's own: the root holds lifted parameters, one of them a scalar."""
+    """A custom model: the root holds lifted parameters, one of them a scalar."""
 
     def __init__(self):
         super().__init__()
@@ -476,42 +461,18 @@ def test_parameters_of_the_root_and_scalars_are_trained_with_default_arguments(r
     assert not torch.equal(covered.net.logit_scale, before)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-def test_accelerate_runs_the_loss_cover_by_cover(steps):
-    """Accumulation and bfloat16 are those of ``cover_loss``."""
-    batches = [(torch.randn(4, 6), torch.arange(4) % 3) for _ in range(4)]
-    models = [mcover.lift(torch.nn.Linear(6, 3), 3, mcover.Uniform(), "directed", seed=0)]
-    models.append(mcover.lift(torch.nn.Linear(6, 3), 3, mcover.Uniform(), "directed", seed=0))
-    models[1].load_state_dict(models[0].state_dict())
-    for precision in ("no", "bf16"):
-        for number, covered in enumerate(models):
-            AcceleratorState._reset_state(reset_partial_state=True)
-            accelerator = Accelerator(
-                cpu=True, mixed_precision=precision, gradient_accumulation_steps=steps
-            )
-            optimizer = torch.optim.SGD(covered.parameters(), 0.1)
-            wrapped, optimizer = accelerator.prepare(covered, optimizer)
-            for x, y in batches:
-                with accelerator.accumulate(wrapped):
-                    if number:
-                        loss = covered.loss(F.cross_entropy, x, y, through=wrapped)
-                    else:
-                        loss = mcover.cover_loss(F.cross_entropy, wrapped(x), y)
-                    accelerator.backward(loss)
-                    optimizer.step()
-                    optimizer.zero_grad()
-        same(models[0].state_dict(), models[1].state_dict())
-
-
 def test_the_plain_trainer_names_the_one_for_covers(tmp_path):
-    covered = lifted("bert", routing="directed")
-    plain = transformers.Trainer(covered, arguments(tmp_path), train_dataset=examples("bert"))
-    with pytest.raises(mcover.McoverError, match=r"Trainer takes one loss.*CoverTrainer"):
-        plain.train()
+    covered, data = lifted("bert", routing="directed"), examples("bert")
+    plain = transformers.Trainer(covered, arguments(tmp_path), train_dataset=data)
+    for use in (plain.train, lambda: plain.evaluate(data), lambda: plain.predict(data)):
+        with pytest.raises(mcover.McoverError, match=r"Trainer takes one loss.*CoverTrainer"):
+            use()
 
     class Own(transformers.Trainer):
         def compute_loss(self, model, inputs, *args, **kwargs):
             return mcover.cover_loss(model(**inputs))
 
-    Own(covered, arguments(tmp_path), train_dataset=examples("bert")).train()
+    Own(covered, arguments(tmp_path), train_dataset=data).train()
     assert covered.steps == 3
+    with pytest.raises(mcover.McoverError, match=r"Trainer takes one loss.*CoverTrainer"):
+        plain.evaluate(data)  # also after steps

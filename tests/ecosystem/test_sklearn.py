@@ -1,17 +1,13 @@
-"""The estimators against scikit-learn: its checks, its tools, and what they promise themselves."""
+"""The estimators: scikit-learn's checks and tools, and their own guarantees."""
 
 import math
 import pickle
-import subprocess
-import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_regression
-from sklearn.exceptions import NotFittedError
+from sklearn.datasets import load_breast_cancer, load_wine, make_regression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
@@ -28,14 +24,6 @@ from mcover.sklearn.batched import BatchedCovers
 
 SMALL = {"covers": 3, "max_iter": 20, "learning_rate_init": 0.02}
 SIGNS = [MCoverPerceptronClassifier, MCoverCommitteeClassifier]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +70,12 @@ def test_packed_prediction_is_the_plain_one(cls, data):
     assert np.all(fields != 0)
 
 
-def test_a_student_is_the_majority_of_its_covers_and_one_bit_a_weight(wine):
-    model = MCoverCommitteeClassifier(hidden=3, students=2, sweeps=20, random_state=0).fit(*wine)
+def test_the_majority_of_the_covers_is_a_student_of_one_bit_a_weight(wine):
+    model = MCoverCommitteeClassifier(
+        hidden=3, students=2, sweeps=20, readout="majority", random_state=0
+    ).fit(*wine)
     bits = len(model.thresholds_)
-    assert model.covers_.shape == (3, 2, 3, 3, bits)
+    assert model.covers_.shape == (3, 2, 5, 3, bits)
     assert model.collapsed_.shape == (3, 2, 3, bits)
     np.testing.assert_array_equal(model.collapsed_, np.sign(model.covers_.sum(axis=2, dtype=int)))
     assert model.packed_.nbytes == 3 * 2 * 3 * -(-bits // 64) * 8
@@ -148,23 +138,15 @@ def test_whole_weights_are_copies(cls, cancer):
     np.testing.assert_array_equal(weighted.covers_, repeated.covers_)
 
 
-def test_the_unit_of_weights_does_not_matter_where_they_are_rounded(cancer):
-    X, y = cancer
-    weight = np.random.default_rng(0).uniform(0.5, 2, len(X))
-    one, other = (
-        MCoverPerceptronClassifier(sweeps=30, random_state=0).fit(X, y, sample_weight=weight * unit)
-        for unit in (1, 1000)
-    )
-    np.testing.assert_array_equal(one.covers_, other.covers_)
-
-
 @pytest.mark.parametrize("cls", SIGNS)
-def test_the_unit_of_equal_weights_does_not_matter(cls, cancer):
-    """1, 8 and 9 copies of every pattern once had three temperatures."""
+@pytest.mark.parametrize("equal", [True, False])
+def test_the_unit_of_weights_does_not_matter(cls, equal, cancer):
+    """1, 8 and 9 copies of every pattern once had three temperatures. Other weights are rounded."""
     X, y = cancer
-    plain = cls(sweeps=20, random_state=0).fit(X, y)
-    for unit in (1, 8, 9, 0.3, 1e6):
-        weighted = cls(sweeps=20, random_state=0).fit(X, y, sample_weight=np.full(len(X), unit))
+    weight = np.ones(len(X)) if equal else np.random.default_rng(0).uniform(0.5, 2, len(X))
+    plain = cls(sweeps=20, random_state=0).fit(X, y, sample_weight=None if equal else weight)
+    for unit in (1, 8, 9, 0.3, 1e6) if equal else (1000,):
+        weighted = cls(sweeps=20, random_state=0).fit(X, y, sample_weight=unit * weight)
         np.testing.assert_array_equal(weighted.covers_, plain.covers_)
         np.testing.assert_array_equal(weighted.history_["acceptance"], plain.history_["acceptance"])
 
@@ -181,15 +163,21 @@ def test_the_best_readout_is_the_student_with_the_fewest_training_errors(cls):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(200, 9)), rng.integers(0, 2, 200)
     how = {"sweeps": 3, "students": 8, "random_state": 0, "thermometer": 3}
-    best = cls(readout="best", **how).fit(X, y)
-    majority = cls(**how).fit(X, y)
+    weight = rng.integers(1, 4, 200)
+    best, majority = (
+        cls(readout=readout, **how).fit(X, y, sample_weight=weight)
+        for readout in ("best", "majority")
+    )
     np.testing.assert_array_equal(best.covers_, majority.covers_)
-    error, other = (one.history_["training_error"] for one in (best, majority))
-    assert np.all(error <= other)
-    assert np.any(error < other)
-    for place, student in enumerate(best.collapsed_[0]):
-        given = [*best.covers_[0, place], majority.collapsed_[0, place]]
-        assert any(np.array_equal(student, one) for one in given)
+    bits = np.where(X[:, best.columns_] > best.thresholds_, 1, -1)
+    own = [majority.collapsed_[0][:, None], best.covers_[0], best.collapsed_[0][:, None]]
+    students = np.concatenate(own, axis=1).astype(int)  # majority, covers, best
+    votes = np.sign(np.einsum("pn,rshn->prsh", bits, students)).sum(axis=3)
+    errors = ((votes > 0) != y[:, None, None]).T @ weight / weight.sum()  # (majority …, reads)
+    np.testing.assert_allclose(errors[-1], best.history_["training_error"][0])
+    np.testing.assert_allclose(errors[0], majority.history_["training_error"][0])
+    assert np.all(errors[-1] <= errors[:-1].min(axis=0))
+    assert np.any(errors[-1] < errors[0])
     with pytest.raises(ValueError, match="readout is 'mean'; write 'best' or 'majority'"):
         cls(readout="mean").fit(X, y)
 
@@ -285,70 +273,10 @@ def test_cross_validation_finds_what_they_learn(model, wine):
     assert cross_val_score(model, *wine, cv=3).mean() > 0.92
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        MCoverPerceptronClassifier(sweeps=10, random_state=0),
-        MCoverCommitteeClassifier(sweeps=10, random_state=0),
-        MCoverMLPClassifier((8,), max_iter=2, random_state=0),
-        MCoverMLPRegressor((8,), max_iter=2, random_state=0),
-    ],
-)
-def test_pickles_clones_and_names_of_features(model, wine):
-    frame = pd.DataFrame(wine[0], columns=[f"feature {i}" for i in range(13)])
-    fitted = clone(model).fit(frame, wine[1])
-    assert fitted.feature_names_in_.tolist() == frame.columns.tolist()
-    assert fitted.n_features_in_ == 13
-    again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.predict(frame), fitted.predict(frame))
-    for name in ("collapsed_", "covers_", "history_"):
-        assert hasattr(again, name)
-        assert not hasattr(clone(fitted), name)
-    with pytest.raises(ValueError, match="feature names"):
-        fitted.predict(frame.rename(columns={"feature 0": "other"}))
-    with pytest.raises(NotFittedError):
-        clone(fitted).predict(frame)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (MCoverPerceptronClassifier(covers=0), "covers"),
-        (MCoverPerceptronClassifier(bank=0), "bank"),
-        (MCoverPerceptronClassifier(sigma=-1), "sigma"),
-        (MCoverPerceptronClassifier(sweeps=0), "sweeps"),
-        (MCoverPerceptronClassifier(students=1.5), "students"),
-        (MCoverPerceptronClassifier(thermometer="7"), "thermometer"),
-        (MCoverPerceptronClassifier(schedule=[0.1, -1]), "temperatures"),
-        (MCoverPerceptronClassifier(method="rsa"), "method"),
-        (MCoverCommitteeClassifier(hidden=0), "hidden"),
-        (MCoverMLPClassifier((0,)), "hidden_layer_sizes"),
-        (MCoverMLPClassifier("wide"), "hidden_layer_sizes"),
-        (MCoverMLPClassifier(activation="step"), "activation"),
-        (MCoverMLPClassifier(covers=0), "covers"),
-        (MCoverMLPClassifier(topology="rings"), "topology"),
-        (MCoverMLPClassifier(routing="straight"), "routing"),
-        (MCoverMLPClassifier(noise=-1), "noise"),
-        (MCoverMLPClassifier(batch_size=0), "batch_size"),
-        (MCoverMLPClassifier(learning_rate_init=0), "learning_rate_init"),
-        (MCoverMLPClassifier(alpha=-1), "alpha"),
-        (MCoverMLPClassifier(max_iter=0), "max_iter"),
-        (MCoverMLPClassifier(n_iter_no_change=0), "n_iter_no_change"),
-        (MCoverMLPClassifier(early_stopping=True, validation_fraction=1.0), "validation_fraction"),
-        (MCoverMLPClassifier(early_stopping="yes"), "early_stopping"),
-    ],
-)
-def test_bad_parameters_are_refused_by_name(model, message, wine):
-    with pytest.raises(ValueError, match=message):
-        model.fit(*wine)
-
-
 @pytest.mark.parametrize("cls", [*SIGNS, MCoverMLPClassifier, MCoverMLPRegressor])
 def test_bad_weights_are_refused(cls, wine):
     with pytest.raises(ValueError, match=r"[Nn]egative"):
         cls().fit(*wine, sample_weight=-np.ones(178))
-    with pytest.raises(ValueError, match="shape"):
-        cls().fit(*wine, sample_weight=np.ones(3))
 
 
 @pytest.mark.parametrize("cls", [*SIGNS, MCoverMLPClassifier])
@@ -463,7 +391,7 @@ def test_partial_fit_goes_on(wine):
 
 def test_partial_fit_says_what_it_cannot_do(wine):
     X, y = wine
-    with pytest.raises(ValueError, match="first call of partial_fit needs classes"):
+    with pytest.raises(ValueError, match="first call of partial_fit needs all possible classes"):
         MCoverMLPClassifier((8,)).partial_fit(X, y)
     model = MCoverMLPClassifier((8,)).partial_fit(X[y < 2], y[y < 2], [0, 1])
     with pytest.raises(ValueError, match=r"classes \[2\]"):
@@ -507,42 +435,3 @@ def test_regression(routing):
 def test_training_that_diverges_says_what_to_do(wine):
     with pytest.raises(ValueError, match="StandardScaler"):
         MCoverMLPRegressor((8,), random_state=0).fit(1e200 * wine[0], wine[1])
-
-
-# Without the frameworks
-
-HIDE = """
-import sys
-class Hide:
-    def find_spec(self, name, path, target=None):
-        if name == {missing!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Hide())
-{code}
-"""
-
-
-@pytest.mark.parametrize(
-    ("missing", "code", "printed"),
-    [
-        ("sklearn", "import mcover.sklearn", "constraints.txt '.[sklearn]'"),
-        ("torch", "from mcover.sklearn import MCoverMLPClassifier", "needs torch"),
-        ("torch", "from mcover.sklearn import MCoverPerceptronClassifier; 1 / 0", "ZeroDivision"),
-    ],
-)
-def test_what_is_missing_is_named(missing, code, printed):
-    done = subprocess.run(
-        [sys.executable, "-c", HIDE.format(missing=missing, code=code)],
-        capture_output=True,
-        text=True,
-    )
-    assert printed in done.stderr
-
-
-def test_digits_are_learned():
-    X, y = load_digits(return_X_y=True)
-    for model, least in (
-        (MCoverPerceptronClassifier(sweeps=100, random_state=0), 0.88),
-        (MCoverMLPClassifier((32,), max_iter=15, learning_rate_init=0.01, random_state=0), 0.88),
-    ):
-        assert model.fit(X[:1000] / 16, y[:1000]).score(X[1000:] / 16, y[1000:]) > least

@@ -1,4 +1,4 @@
-"""Callbacks of scikit-learn 1.9 and later hear of every step, and may end a training."""
+"""Callbacks of scikit-learn 1.9 and later are called at every step, and may end a training."""
 
 import math
 
@@ -18,7 +18,7 @@ def wine():
 
 
 class Recorder:
-    """Counts its calls, and may ask for an end."""
+    """Counts its calls, and may request an end."""
 
     def __init__(self, most=math.inf):
         self.most, self.calls = most, []

@@ -1,4 +1,4 @@
-"""Covered models inside DDP and FSDP: two ranks with half a batch each are one with the whole."""
+"""Covered models inside DDP and FSDP: two ranks with half a batch each equal one process."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def results() -> list[Any]:
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_two_ranks_with_half_the_batch_are_one_with_the_whole(case):
-    """Ranks have different global seeds, and draw new routes in step."""
+    """Ranks have different global seeds, and draw the same new routes."""
     wrapper, kind, routing = case
     expected = alone({"conv": "halves"}.get(kind, kind), ROUTINGS[routing], clip=False)
     for rank, of_rank in enumerate(results()):
@@ -165,7 +165,7 @@ def save_from_two(folder: str) -> Any:
 
 
 def load_by(folder: str) -> Any:
-    """Another number of ranks loads, trains on and returns what it has."""
+    """Another number of ranks loads the state, continues training and returns its state."""
     seen = {}
     places, place = dist.get_world_size(), dist.get_rank()
     for wrapper, other in (("ddp", "fsdp"), ("fsdp", "ddp")):

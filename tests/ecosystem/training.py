@@ -1,4 +1,4 @@
-"""What the tests of several ranks train, and how they compare it with one process."""
+"""Trainings for the tests of several ranks, and their comparison with one process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lifted(kind: str, routing: Any, covers: int = 4, **options: Any) -> Covered:
 
 
 def batches(kind: str) -> list[tuple[Tensor, Tensor]]:
-    """The same on all ranks, whatever their global generators are."""
+    """The same on all ranks, independent of their global generators."""
     generator = torch.Generator().manual_seed(5)
     given = {"generator": generator, "dtype": torch.float64}
     shape = {"mlp": (4, 7), "transformer": (4, 5)}.get(kind, (4, 2, 5, 5))

@@ -1,4 +1,4 @@
-"""Runs a slow probe in a process of its own, for tests that kill or interrupt it."""
+"""Runs a slow probe in a separate process, for tests that kill or interrupt it."""
 
 import sys
 from pathlib import Path

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from reference_committee import votes
 
 import mcover
-from mcover.errors import McoverError
 from reproduction.committee import (
     FAST,
     SLOW,
@@ -19,7 +18,6 @@ from reproduction.committee import (
     SoftSign,
     collapse,
     machine_of,
-    surrogate,
     surrogates,
     unit_rows,
 )
@@ -123,16 +121,6 @@ def test_schedules_grow_each_epoch_and_never_leave_the_range():
     assert str(SLOW) == "slow"
 
 
-@pytest.mark.parametrize(
-    "bad", [("0.5",), (-1,), (math.inf,), (0.5, -1), (0.5, math.nan), (0.5, 0.1, 0), (True,)]
-)
-def test_schedules_that_cannot_be_are_refused(bad):
-    with pytest.raises(McoverError, match="write"):
-        Sharpening(*bad)
-    with pytest.raises(McoverError, match="schedule is 'slow'; write Sharpening"):
-        CommitteeMachine(4, schedule="slow")
-
-
 def test_all_covers_and_the_collapse_share_beta_and_gamma():
     covered = mcover.lift(CommitteeMachine(8, 3), 3, mcover.Identity(), "messages", seed=0)
     machine_of(covered).sharpen(500)
@@ -148,22 +136,3 @@ def test_all_covers_and_the_collapse_share_beta_and_gamma():
     torch.testing.assert_close(single.J.detach(), unit_rows(mean))
     torch.testing.assert_close(covered.collapse().J.detach(), mean)
     assert torch.equal(single.classify(x), covered.collapse().classify(x))
-
-
-def test_a_collapse_is_a_new_machine():
-    machine = CommitteeMachine(8, 3)
-    single = collapse(machine)
-    assert single is not machine
-    torch.testing.assert_close(single.J, machine.J)
-    with pytest.raises(McoverError, match="a committee machine, or covers of one"):
-        machine_of(torch.nn.Linear(2, 2))
-
-
-def test_the_surrogate_is_a_criterion_for_covers():
-    covered = mcover.lift(
-        CommitteeMachine(8, 3), 3, mcover.Identity(), "messages", noise=0.5, seed=0
-    )
-    x, y = patterns(6, 8), patterns(1, 6, seed=2)[0]
-    loss = mcover.cover_loss(machine_of(covered).loss, covered(x), y)
-    each = [surrogate(covered.cover(index)(x), y, 0.5) for index in range(3)]
-    torch.testing.assert_close(loss, sum(each))

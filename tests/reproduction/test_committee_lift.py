@@ -219,7 +219,7 @@ def test_routes_from_a_checkpoint_are_followed():
 
 @pytest.mark.parametrize("value", [0, 3, 255])
 def test_routes_that_are_no_permutations_never_reach_the_kernels(value):
-    """They index memory: a wrong one would read and write beyond the arrays."""
+    """Routes index memory: a wrong route would read and write beyond the arrays."""
     routes = lifted(machine(), bank=2, destinations=None).routes.copy()
     assert paths(routes, HIDDEN * INPUTS) is not None
     routes[1, 3] = value

@@ -1,4 +1,4 @@
-"""One setting for all families: chosen by the rule that is stated, and its cost is a ratio."""
+"""One setting for all families: it is chosen by the stated rule, and its cost is a ratio."""
 
 import re
 from pathlib import Path
@@ -11,10 +11,7 @@ from reproduction import one_setting
 from reproduction.families import (
     FAMILIES,
     ONE,
-    ONE_TEMPERATURE,
     SETTINGS,
-    TEMPERATURES,
-    TEMPERATURES_SEEDS,
     plain,
 )
 from reproduction.one_setting import choose, score
@@ -35,8 +32,6 @@ def rows():
 def test_the_setting_is_the_one_that_the_rows_choose(series, rows):
     seeds = STRUCTURED.choosing["paper"].own_seeds
     assert choose(SETTINGS[series].values(), rows, seeds) == ONE[series]
-    some = TEMPERATURES[series].values()
-    assert choose(some, rows, TEMPERATURES_SEEDS) == ONE_TEMPERATURE[series]
 
 
 def row(trial, seed, solved, seconds=1.0):

@@ -4,28 +4,16 @@ import numpy as np
 import pytest
 from probe_kind import Probe
 
-from mcover import (
-    GaussianRing,
-    LinearSchedule,
-    MCover,
-    McoverError,
-    Vanilla,
-    anneal,
-    lift,
-    teacher_student,
-)
 from mcover.statistics import mean, time_to_solution
-from reproduction.data import load, subset
 from reproduction.executors import InlineExecutor
 from reproduction.figures import COLUMN, save, study_figure
-from reproduction.models import Mlp
 from reproduction.rows import KINDS, by_key, make_row
 from reproduction.runner import run
 from reproduction.store import Store
-from reproduction.studies import STUDIES, find_study
+from reproduction.studies import STUDIES, find_study, league
 from reproduction.study import SCALES, Choosing, Plan
 from reproduction.summary import Summary, Table, gain_title, summarize, text
-from reproduction.training import Training, fit
+from reproduction.training import Soup
 
 CANDIDATES = "Chosen on held-out data"
 
@@ -98,62 +86,57 @@ def without_method(trial):
     return repr([getattr(trial, one.name) for one in fields(trial) if one.name != "method"])
 
 
-def test_a_network_trial_is_the_plain_call():
-    (cell,) = find_study("mlp-errors").at("smoke", only="M-cover")
-    found = cell.trial.run(3)
-    data = subset(load("digits", normalize=True), 200, 3)
-    base = Mlp((64, 256, 256, 10)).build([3, 0])
-    covered = lift(base, 5, GaussianRing(1.5, shift=2), "messages", noise=0.01, seed=[3, 1])
-    history = fit(covered, data, Training(epochs=2, batch=50), seed=[3, 2])
-    assert found["error"] == history.collapse_error[-1]
-    assert found["cover_error"] == history.cover_error[-1].mean()
-    assert found["gradients"] == 2 * 4 * 5
+def spent(name, only="", candidates=False):
+    """The proposals or gradients of the lines at each panel and x of a study."""
+    found = {}
+    for cell in find_study(name).at("smoke", only=only):
+        for trial in (
+            (cell.trial, *list(cell.choices.values())[-1:]) if candidates else (cell.trial,)
+        ):
+            outcome = trial.run(0)
+            unit = "proposals" if cell.kind == "perceptron" else "gradients"
+            place = found.setdefault((unit, cell.panel, cell.x), {})
+            place.setdefault(cell.series, set()).add(outcome[unit])
+    return found
 
 
-def test_a_perceptron_trial_is_the_plain_call():
-    (cell,) = find_study("table-1").at("smoke", only="perceptron: M-cover")
-    found = cell.trial.run(7)
-    problem = teacher_student(51, 3.0, seed=[7, 0])
-    plain = anneal(
-        problem,
-        MCover(covers=3, topology=GaussianRing(3, shift=2), bank=10),
-        schedule=LinearSchedule(0.4, 0.01, 0.01),
-        seed=[7, 1],
-    )
-    assert found["generalization_error"] == plain.generalization_error[0]
-    assert found["energy"] == plain.energy[0]
-    assert found["solved"] == plain.solved[0]
-    assert found["proposals"] == 40 * 3 * 51
+@pytest.mark.parametrize(
+    ("name", "only", "short", "places"),
+    [
+        ("equal-budget", "", None, 2),
+        ("league", "", league.SHORT, 1),
+        ("binary-networks", "digits, conv", None, 1),
+        ("when", "label noise 0.4", "plain or dropout, a quarter of the steps", 1),
+    ],
+)
+def test_all_lines_of_a_place_have_one_budget_but_the_short_one(name, only, short, places):
+    found = spent(name, only, candidates=name in ("when", "binary-networks"))
+    assert len(found) >= places
+    for (unit, *_), of in found.items():
+        quarter = of.pop(short, None)
+        budgets = set.union(*of.values())
+        assert max(budgets) <= (1.02 if unit == "proposals" else 1) * min(budgets)
+        assert quarter is None or {4 * one for one in quarter} == budgets
 
 
-def test_the_best_restart_is_the_one_of_least_training_energy():
-    (cell,) = find_study("equal-budget").at("smoke", only="3 restarts")
-    found = replace(cell.trial, n=31, alpha=1.5).run(1)
-    problem = teacher_student(31, 1.5, seed=[1, 0])
-    schedule = LinearSchedule(0.4, 0.01, 0.01)
-    plain = anneal(problem, Vanilla(), schedule=schedule, num_reads=3, seed=[1, 1])
-    assert found["collapsed_energy"] == plain.collapsed_energy.min()
-    best = np.argmin(plain.collapsed_energy)
-    assert found["generalization_error"] == plain.generalization_error[best]
+@pytest.mark.parametrize("scale", ["smoke", "paper"])
+def test_candidates_of_a_panel_of_binary_networks_have_one_budget(scale):
+    panels = {}
+    for cell in find_study("binary-networks").at(scale):
+        for trial in cell.choices.values():
+            images = trial.images or 60_000
+            steps = -(-(images - images // 10) // trial.training.batch) * trial.training.epochs
+            panels.setdefault(cell.panel, set()).add(steps * trial.covers)
+    assert {len(found) for found in panels.values()} == {1}
+    assert len(panels) == {"smoke": 2, "paper": 8}[scale]
 
 
-def test_budgets_are_equal():
-    counted: dict[str, set[float]] = {"proposals": set(), "gradients": set()}
-    for cell in find_study("equal-budget").at("smoke"):
-        outcome = cell.trial.run(0)
-        name = "proposals" if cell.kind == "perceptron" else "gradients"
-        counted[name].add(outcome[name])
-    assert max(counted["proposals"]) <= 1.02 * min(counted["proposals"])
-    assert len(counted["gradients"]) == 1
-
-
-def test_unknown_studies_and_cells_are_refused():
-    with pytest.raises(McoverError, match="table-1"):
-        find_study("table-7")
-    with pytest.raises(McoverError, match="no cell"):
-        find_study("covers").at("smoke", only="banana")
-    with pytest.raises(McoverError, match="at least 1"):
-        find_study("covers").at("smoke", trials=0)
+def test_soups_of_the_league_divide_their_epochs():
+    for cell in find_study("league").at("paper"):
+        for trial in cell.choices.values():
+            if isinstance(getattr(trial, "method", None), Soup):
+                trunk, each = trial.method.split(trial.training.epochs)
+                assert trunk == trial.method.trunk * 240 == 240 - 4 * each
 
 
 def test_contrasts_are_paired_and_corrected(tmp_path):
@@ -169,10 +152,12 @@ def test_contrasts_are_paired_and_corrected(tmp_path):
         "RSA M=3 − vanilla": 5,
         "M-cover M=3 − vanilla": 5,
         "M-cover M=3 − RSA M=3": 6,
+        "M-cover M=3, γ=0.3 − M-cover M=3": 6,
+        "M-cover M=3, S=2, γ=0.3 − M-cover M=3": 6,
     }
     assert all(float(corrected) >= float(p) for *_, p, corrected, _ in table.lines)
     assert summary.done == summary.total - 1
-    assert table.markdown().count("\n") == 4
+    assert table.markdown().count("\n") == 6
 
 
 def test_failed_trials_are_counted_and_shown(tmp_path):
@@ -183,7 +168,7 @@ def test_failed_trials_are_counted_and_shown(tmp_path):
     key = plan.cells[1].trial_id, 0
     rows[key] = replace(rows[key], status="failed", outcome={}, message="diverged")
     summary = summarize(study, "smoke", plan, rows)
-    assert summary.failed == 1
+    assert sum(len(point.failures) for point in summary.points) == 1
     (table,) = summary.measured
     assert table.header[-2:] == ("n", "failed")
     assert [line[-2:] for line in table.lines] == [("2", "0"), ("1", "1"), ("2", "0"), ("2", "0")]
@@ -198,7 +183,7 @@ def searched(tmp_path_factory):
 
 
 def held_out(rows) -> dict[str, list[float]]:
-    """Errors of the tries by dropout rate, from nothing but the rows."""
+    """Errors of the candidates by dropout rate, computed from the rows only."""
     found: dict[str, list[float]] = {}
     for row in rows.values():
         if "validation" in row.settings:

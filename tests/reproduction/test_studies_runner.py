@@ -89,6 +89,14 @@ def test_the_best_candidate_is_tested(store):
     assert plan.progress(rows) == (10, 10)
 
 
+def test_candidates_are_tried_on_what_the_study_and_the_cell_say():
+    choices = {"a": Probe("c"), "b": Probe("c", shift=1.0)}
+    cell = Cell(choices["a"], "line", choices=choices, tried_on={"sleep": 0.1})
+    plan = Plan((cell,), Choosing(extra={"validation": 50}, seeds=1))
+    tries = [(one.trial, seed) for one, seed in plan.pending({})]
+    assert tries == [(replace(one, sleep=0.1, validation=50), 1000) for one in choices.values()]
+
+
 def test_processes_give_the_rows_of_this_process_with_one_thread_each(store, tmp_path):
     plan = Plan((probe_kind.cell(trials=6),))
     with make_executor("local", 2) as executor:
@@ -133,16 +141,3 @@ def test_a_run_that_is_ended_loses_and_repeats_nothing(tmp_path, ending, monkeyp
         assert [row.seed for row in store.rows()] == list(range(12))
     started = Counter(map(int, log.read_text().split()))
     assert all(started[seed] == 1 for seed in kept)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (("cloud", 1), "one of local"),
-        (("local", -1), "at least 0"),
-        (("local", 1, "x:1"), "address"),
-    ],
-)
-def test_wrong_options_of_executors_are_refused(given, says):
-    with pytest.raises(McoverError, match=says), make_executor(*given):
-        pass

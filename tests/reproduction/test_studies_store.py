@@ -62,7 +62,7 @@ def test_a_damaged_file_is_refused_and_not_changed(tmp_path):
         b"x" * 999,
     ):
         path.write_bytes(damaged)
-        with pytest.raises(McoverError, match="damaged or no store"):
+        with pytest.raises(McoverError, match="damaged or is not a store"):
             Store(path)
         assert path.read_bytes() == damaged
 

@@ -1,4 +1,4 @@
-"""Models that do what people do: each is awkward in one way."""
+"""Models with unusual but realistic code; each is awkward in one way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHECKPOINT = Refusal("checkpoint")
 
 
 class Net(nn.Module):
-    """What the others share: two layers."""
+    """Two layers, shared by the other models."""
 
     def __init__(self):
         super().__init__()
@@ -62,9 +62,9 @@ class BranchesBetweenLayers(Net):
         return self.b(h) if h.sum() > 0 else self.c(h)
 
 
-@awkward(refuses={"messages": Refusal("different ways")})
+@awkward(refuses={"messages": Refusal("different branches")})
 class CountsCalls(Net):
-    """Each instance takes another way than the others: covers cannot meet."""
+    """Each instance takes a different branch, so covers cannot meet."""
 
     calls = 0
 
@@ -173,7 +173,7 @@ class OldFunction(Net):
 
 
 class Product(torch.autograd.Function):
-    """A linear layer with a backward of its own."""
+    """A linear layer with a custom backward."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -188,7 +188,7 @@ class Product(torch.autograd.Function):
 
 @awkward(mixes="unknown", refuses={"messages": Refusal("autograd.Function|Product", sure=False)})
 class OldFunctionOfWeight(Net):
-    """A meeting inside would be differentiated by the user's own formula, which knows none."""
+    """A meeting inside would be differentiated by the user's formula, which ignores meetings."""
 
     def forward(self, x):
         return self.b(Product.apply(x, self.a.weight).relu())

@@ -103,7 +103,7 @@ class ScriptedFunction(Net):
 
 @awkward(smooth=False)
 class WeightStandardised(nn.Module):
-    """A subclass with a forward of its own, as many libraries write it."""
+    """A subclass with its own forward, as in many libraries."""
 
     class Conv(nn.Conv2d):
         def forward(self, x):

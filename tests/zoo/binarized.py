@@ -1,6 +1,6 @@
 """Models of the zoo with ±1 or ternary weights, as ``mcover.nn.binary`` makes them, and brevitas'.
 
-Their gradients pass through signs, so that they are no derivatives.
+Their gradients pass through signs, so they are not derivatives.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from entry import ZOO, add, first_square, hf_loss, sample_square, square
@@ -12,57 +14,35 @@ def image(channels: int = 1, pixels: int = 16) -> torch.Tensor:
     return torch.randn(2, channels, pixels, pixels)
 
 
-@add("monai", "monai-unet", square)
-def monai_unet():
-    from monai.networks.nets import UNet
+def made(name: str, path: str, batch, loss=square, **options) -> None:
+    """Registers a model that is made of options; its package is imported only then."""
 
-    net = UNet(spatial_dims=2, in_channels=1, out_channels=2, channels=(8, 16), strides=(2,),
-               num_res_units=1)  # fmt: skip
-    return net, (image(),)
+    def build():
+        module, _, kind = path.rpartition(".")
+        return getattr(importlib.import_module(module), kind)(**options), batch()
 
-
-@add("monai", "monai-segresnet", square)
-def monai_segresnet():
-    from monai.networks.nets import SegResNet
-
-    return SegResNet(spatial_dims=2, init_filters=8, blocks_down=(1, 1), blocks_up=(1,)), (image(),)
+    add(path.partition(".")[0], name, loss)(build)
 
 
-@add("monai", "monai-densenet", square)
-def monai_densenet():
-    from monai.networks.nets import DenseNet
-
-    net = DenseNet(spatial_dims=2, in_channels=1, out_channels=3, init_features=8, growth_rate=4,
-                   block_config=(2, 2))  # fmt: skip
-    return net, (image(),)
+def images(*shape: int):
+    return lambda: (image(*shape),)
 
 
-@add("monai", "monai-vit", first_square)
-def monai_vit():
-    from monai.networks.nets import ViT
-
-    net = ViT(in_channels=1, img_size=16, patch_size=8, hidden_size=16, mlp_dim=32, num_layers=2,
-              num_heads=2, classification=True, num_classes=3, spatial_dims=2)  # fmt: skip
-    return net, (image(),)
-
-
-@add("monai", "monai-swin-unetr", square)
-def monai_swin_unetr():
-    from monai.networks.nets import SwinUNETR
-
-    net = SwinUNETR(in_channels=1, out_channels=2, patch_size=2, depths=(1, 1, 1, 1),
-                    num_heads=(1, 1, 1, 1), window_size=2, feature_size=12,
-                    norm_name="batch", spatial_dims=2)  # fmt: skip
-    return net, (image(1, 32),)
-
-
-@add("monai", "monai-unet-3d", square)
-def monai_unet_3d():
-    from monai.networks.nets import BasicUNet
-
-    net = BasicUNet(spatial_dims=3, in_channels=1, out_channels=2, features=(4, 4, 8, 8, 8, 4),
-                    norm="batch")  # fmt: skip
-    return net, (torch.randn(2, 1, 16, 16, 16),)
+made("monai-unet", "monai.networks.nets.UNet", images(), spatial_dims=2, in_channels=1,
+     out_channels=2, channels=(8, 16), strides=(2,), num_res_units=1)  # fmt: skip
+made("monai-segresnet", "monai.networks.nets.SegResNet", images(), spatial_dims=2, init_filters=8,
+     blocks_down=(1, 1), blocks_up=(1,))  # fmt: skip
+made("monai-densenet", "monai.networks.nets.DenseNet", images(), spatial_dims=2, in_channels=1,
+     out_channels=3, init_features=8, growth_rate=4, block_config=(2, 2))  # fmt: skip
+made("monai-vit", "monai.networks.nets.ViT", images(), first_square, in_channels=1, img_size=16,
+     patch_size=8, hidden_size=16, mlp_dim=32, num_layers=2, num_heads=2, classification=True,
+     num_classes=3, spatial_dims=2)  # fmt: skip
+made("monai-swin-unetr", "monai.networks.nets.SwinUNETR", images(1, 32), in_channels=1,
+     out_channels=2, patch_size=2, depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1), window_size=2,
+     feature_size=12, norm_name="batch", spatial_dims=2)  # fmt: skip
+made("monai-unet-3d", "monai.networks.nets.BasicUNet", lambda: (torch.randn(2, 1, 16, 16, 16),),
+     spatial_dims=3, in_channels=1, out_channels=2, features=(4, 4, 8, 8, 8, 4),
+     norm="batch")  # fmt: skip
 
 
 def graph() -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,56 +89,27 @@ def pyg_transformer():
     return net, graph()
 
 
-@add("diffusers", "diffusers-unet", sample_square)
-def diffusers_unet():
-    from diffusers import UNet2DModel
-
-    net = UNet2DModel(sample_size=8, in_channels=1, out_channels=1, layers_per_block=1,
-                      block_out_channels=(8, 16), norm_num_groups=4, attention_head_dim=8,
-                      down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-                      up_block_types=("AttnUpBlock2D", "UpBlock2D"))  # fmt: skip
-    return net, {"sample": image(1, 8), "timestep": torch.tensor([3, 7])}
-
-
-@add("diffusers", "diffusers-unet-text", sample_square)
-def diffusers_unet_text():
-    from diffusers import UNet2DConditionModel
-
-    net = UNet2DConditionModel(sample_size=8, in_channels=4, out_channels=4, layers_per_block=1,
-                               block_out_channels=(8, 16), norm_num_groups=4,
-                               attention_head_dim=4, cross_attention_dim=8,
-                               down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-                               up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"))  # fmt: skip
-    return net, {
-        "sample": image(4, 8),
-        "timestep": 5,
-        "encoder_hidden_states": torch.randn(2, 3, 8),
-    }
-
-
-@add("diffusers", "diffusers-autoencoder", sample_square)
-def diffusers_autoencoder():
-    from diffusers import AutoencoderKL
-
-    net = AutoencoderKL(in_channels=1, out_channels=1, block_out_channels=(8, 16),
-                        down_block_types=("DownEncoderBlock2D",) * 2,
-                        up_block_types=("UpDecoderBlock2D",) * 2, latent_channels=2,
-                        norm_num_groups=4, sample_size=8)  # fmt: skip
-    return net, {"sample": image(1, 8)}
-
-
-@add("diffusers", "diffusers-dit", sample_square)
-def diffusers_dit():
-    from diffusers import DiTTransformer2DModel
-
-    net = DiTTransformer2DModel(num_attention_heads=2, attention_head_dim=8, in_channels=2,
-                                out_channels=2, num_layers=1, norm_num_groups=4, sample_size=8,
-                                patch_size=2, num_embeds_ada_norm=10)  # fmt: skip
-    return net, {
-        "hidden_states": image(2, 8),
-        "timestep": torch.tensor([3, 7]),
-        "class_labels": torch.tensor([1, 2]),
-    }
+made("diffusers-unet", "diffusers.UNet2DModel",
+     lambda: {"sample": image(1, 8), "timestep": torch.tensor([3, 7])}, sample_square,
+     sample_size=8, in_channels=1, out_channels=1, layers_per_block=1, block_out_channels=(8, 16),
+     norm_num_groups=4, attention_head_dim=8, down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+     up_block_types=("AttnUpBlock2D", "UpBlock2D"))  # fmt: skip
+made("diffusers-unet-text", "diffusers.UNet2DConditionModel",
+     lambda: {"sample": image(4, 8), "timestep": 5, "encoder_hidden_states": torch.randn(2, 3, 8)},
+     sample_square, sample_size=8, in_channels=4, out_channels=4, layers_per_block=1,
+     block_out_channels=(8, 16), norm_num_groups=4, attention_head_dim=4, cross_attention_dim=8,
+     down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+     up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"))  # fmt: skip
+made("diffusers-autoencoder", "diffusers.AutoencoderKL", lambda: {"sample": image(1, 8)},
+     sample_square, in_channels=1, out_channels=1, block_out_channels=(8, 16),
+     down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
+     latent_channels=2, norm_num_groups=4, sample_size=8)  # fmt: skip
+made("diffusers-dit", "diffusers.DiTTransformer2DModel",
+     lambda: {"hidden_states": image(2, 8), "timestep": torch.tensor([3, 7]),
+              "class_labels": torch.tensor([1, 2])},
+     sample_square, num_attention_heads=2, attention_head_dim=8, in_channels=2, out_channels=2,
+     num_layers=1, norm_num_groups=4, sample_size=8, patch_size=2,
+     num_embeds_ada_norm=10)  # fmt: skip
 
 
 @add("x_transformers", "x-transformers-decoder", square)

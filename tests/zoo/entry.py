@@ -22,7 +22,7 @@ Mixes = Literal["most", "little", "unknown"]
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a user is told where a routing cannot work.
+    """The error that a user gets if a routing cannot work.
 
     Attributes:
         pattern: found in the message of the McoverError.
@@ -43,12 +43,12 @@ class Entry:
         build: makes the model and one batch; called under a fixed seed.
         loss: a scalar of one model's output.
         mixes: whether at least half of the lifted parameters should mix in "messages".
-        refuses: by routing, what a user is told where it cannot work.
+        refuses: by routing, the error that a user gets if it cannot work.
         tolerance: relative, of outputs and gradients against the base's.
         random: whether training draws random numbers (dropout, layerdrop), so that outputs in
             training mode are not comparable.
         keeps: whether the model keeps state in attributes that no ``state_dict`` holds.
-        loads: whether the model's own loading code can fill stacks; where not, a user is told.
+        loads: whether the model's own loading code can fill stacks; if not, it raises an error.
         smooth: whether gradients are derivatives; quantisers with straight-through gradients are
             not, nor are models that stop gradients or that cannot run in float64.
     """

@@ -9,19 +9,18 @@ import traceback
 import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from checks import CHECKS, check, check_base
+from checks import CHECKS, COVERS, check, check_base, lift, mixed_share
 from entry import call
 from models import ROUTINGS, ZOO
-from probes import COVERS, lift, mixed_share
 
 from mcover.errors import McoverError
 
@@ -39,46 +38,33 @@ and has random weights; {covers} covers. *Works* means, for each routing: withou
 cover has the base's outputs and gradients in training and evaluation mode, and collapses to the
 base with its buffers; with noise it trains, its gradients are derivatives, covers depend on one
 another, frozen parameters stay; it collapses to the base's class and keys, saves, loads, pickles
-and copies (where the base does). *Mixed* is the share of the lifted parameters whose block
-messages cross in the message lift. *Refuses* is what a user is told where a routing cannot work.
+and copies (if the base does). *Mixed* is the share of the lifted parameters whose block
+messages cross in the message lift. *Refuses* is the error message if a routing cannot work.
 """
 LONGEST = 240  # characters of an error in the table
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a configuration in one routing.
-
-    Attributes:
-        kind: "works", "refuses" (as the zoo expects) or "fails".
-        text: the error that a user gets.
-    """
-
-    kind: str
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
+class Row(NamedTuple):
+    """One line of the table; ``outcomes`` has the kind and the text of each routing."""
 
     name: str
     package: str
     parameters: int
     share: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: list[tuple[str, str]]
 
 
-def outcome(name: str, routing: str) -> Outcome:
-    """All checks of one configuration in one routing."""
+def outcome(name: str, routing: str) -> tuple[str, str]:
+    """All checks of one configuration: "works", "refuses" as the zoo expects, or "fails"."""
     refused = None
     for what in CHECKS:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 refused = check(what, ZOO[name], routing, Path(folder)) or refused
         except Exception as error:  # whatever a user would get
-            return Outcome("fails", f"{what}: {_brief(error)}")
-    return Outcome("refuses", _cell(refused)) if refused else Outcome("works")
+            kind = "" if isinstance(error, McoverError) else f"{type(error).__name__}: "
+            return "fails", _cell(f"{what}: {kind}{error}")
+    return ("refuses", _cell(refused)) if refused else ("works", "")
 
 
 def row(name: str) -> Row:
@@ -91,7 +77,7 @@ def row(name: str) -> Row:
         model, batch = entry.make()
     except Exception:
         sys.stderr.write(traceback.format_exc())
-        return Row(name, entry.package, 0, "–", (Outcome("fails", "the base itself"),) * 2)
+        return Row(name, entry.package, 0, "–", [("fails", "the base itself")] * 2)
     try:
         covered = lift(model, "messages").eval()
         with torch.no_grad():
@@ -100,51 +86,46 @@ def row(name: str) -> Row:
     except Exception:
         share = "–"
     size = sum(p.numel() for p in model.parameters())
-    outcomes = tuple(outcome(name, routing) for routing in ROUTINGS)
-    return Row(name, entry.package, size, share, outcomes)
+    return Row(name, entry.package, size, share, [outcome(name, how) for how in ROUTINGS])
 
 
 def page(rows: list[Row]) -> str:
-    """The table as Markdown."""
+    """The tables of packages and of configurations, as Markdown."""
     lines = [
         INTRODUCTION.format(covers=COVERS),
         "| package | version | configurations | messages | directed |",
         "|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for package, distribution in PACKAGES.items():
-        own = [r for r in rows if r.package == package]
-        if own:
+        if own := [r for r in rows if r.package == package]:
             found = version(distribution) if distribution else ""
-            counts = [_count([r.outcomes[k] for r in own]) for k in range(len(ROUTINGS))]
-            lines.append(f"| {package} | {found} | {len(own)} | {' | '.join(counts)} |")
-    counts = [_count([r.outcomes[k] for r in rows]) for k in range(len(ROUTINGS))]
-    lines.append(f"| all | | {len(rows)} | {' | '.join(counts)} |")
+            lines.append(f"| {package} | {found} | {len(own)} | {_counts(own)} |")
     lines += [
+        f"| all | | {len(rows)} | {_counts(rows)} |",
         "",
         "| configuration | package | parameters | mixed | messages | directed |",
         "|---|---|---|---|---|---|",
     ]
     for r in rows:
-        cells = [f"{o.kind}: {o.text}" if o.text else o.kind for o in r.outcomes]
-        lines.append(
-            f"| {r.name} | {r.package} | {r.parameters:,} | {r.share} | {' | '.join(cells)} |"
-        )
+        cells = [r.name, r.package, f"{r.parameters:,}", r.share]
+        cells += [f"{kind}: {text}" if text else kind for kind, text in r.outcomes]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _count(outcomes: list[Outcome]) -> str:
-    kinds = Counter(o.kind for o in outcomes)
-    return ", ".join(f"{kinds[kind]} {kind[:-1] if kinds[kind] != 1 else kind}"
-                     for kind in ("works", "refuses", "fails") if kinds[kind])  # fmt: skip
-
-
-def _brief(error: Exception) -> str:
-    kind = "" if isinstance(error, McoverError) else f"{type(error).__name__}: "
-    return _cell(kind + str(error))
+def _counts(rows: list[Row]) -> str:
+    """Numbers of configurations that work, refuse and fail, with a cell per routing."""
+    cells = []
+    for index in range(len(ROUTINGS)):
+        kinds = Counter(r.outcomes[index][0] for r in rows)
+        words = {kind: kind[:-1] if n != 1 else kind for kind, n in kinds.items()}
+        known = ("works", "refuses", "fails")
+        cells.append(", ".join(f"{kinds[kind]} {words[kind]}" for kind in known if kinds[kind]))
+    return " | ".join(cells)
 
 
 def _cell(text: str) -> str:
-    """A text on one line, without what Markdown would take for a cell or a tag."""
+    """A text on one line, without Markdown's syntax of cells and tags."""
     text = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
@@ -156,10 +137,10 @@ def main() -> None:
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         for done in pool.map(row, ZOO):
             rows.append(done)
-            kinds = ", ".join(o.kind for o in done.outcomes)
+            kinds = ", ".join(kind for kind, _ in done.outcomes)
             sys.stderr.write(f"{len(rows)}/{len(ZOO)} {done.name}: {kinds}\n")
     target.write_text(page(rows), encoding="utf-8")
-    sys.exit(any(o.kind == "fails" for r in rows for o in r.outcomes))
+    sys.exit(any(kind == "fails" for r in rows for kind, _ in r.outcomes))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.utils as old
 from entry import Refusal, add, first_square, square
@@ -107,121 +109,24 @@ class Attends(nn.Module):
         return self.attention(q, k, v)
 
 
-@add("torch", "encoder-masked", away)
-def encoder_masked():
-    ids = words()
-    ids[1, 3:] = 0
-    return Masked(), (ids,)
+class Containers(nn.Module):
+    """Parameters in lists and dictionaries, used without a layer."""
 
+    def __init__(self):
+        super().__init__()
+        self.list = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 4) for _ in range(2)])
+        self.dict = nn.ParameterDict({"gain": nn.Parameter(torch.ones(8))})
+        self.steps = nn.ModuleDict({"last": nn.Linear(8, 3)})
 
-@add("torch", "encoder-norm-first", square)
-def encoder_norm_first():
-    ids = words()
-    ids[1, 3:] = 0
-    return Masked(norm_first=True, activation="gelu"), (ids,)
-
-
-@add("torch", "encoder-fast-path", away)
-def encoder_fast_path():
-    padding = torch.zeros(2, 4, dtype=torch.bool)
-    padding[1, 3:] = True
-    return Nested(), (torch.randn(2, 4, 16), padding)
-
-
-@add("torch", "transformer", away)
-def transformer():
-    net = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True)
-    return net, (torch.randn(2, 4, 16), torch.randn(2, 3, 16))
-
-
-@add("torch", "attention-kdim-vdim", first_square)
-def attention_widths():
-    net = Attends(kdim=8, vdim=12, bias=False)
-    return net, (torch.randn(2, 3, 16), torch.randn(2, 5, 8), torch.randn(2, 5, 12))
-
-
-@add(
-    "torch",
-    "attention-bias-kv",
-    first_square,
-    refuses={"messages": Refusal("nothing in this model would mix")},
-)
-def attention_bias_kv():
-    net = Attends(add_bias_kv=True, add_zero_attn=True)
-    return net, (torch.randn(2, 3, 16),) * 3
-
-
-RECURRENT = {"mixes": "unknown"}
-
-
-@add("torch", "lstm", square, **RECURRENT)
-def lstm():
-    return Call(nn.LSTM), (words(),)
-
-
-@add("torch", "lstm-bidirectional", square, **RECURRENT)
-def lstm_bidirectional():
-    return Call(nn.LSTM, bidirectional=True, num_layers=2), (words(),)
-
-
-@add("torch", "gru", square, **RECURRENT)
-def gru():
-    return Call(nn.GRU), (words(),)
-
-
-@add("torch", "lstm-cell", square, **RECURRENT)
-def lstm_cell():
-    return Cells(), (torch.randn(3, 4, 4),)
-
-
-@add("torch", "embedding-bag", square, mixes="unknown")
-def embedding_bag():
-    return Bag(), (torch.randint(0, 20, (8,)), torch.tensor([0, 3, 5]))
-
-
-@add("torch", "bilinear", square, mixes="unknown")
-def bilinear():
-    return Pair(), (torch.randn(3, 4), torch.randn(3, 4))
-
-
-@add("torch", "conv-kinds", square)
-def conv_kinds():
-    net = nn.Sequential(
-        nn.Conv2d(2, 8, 3, padding="same", padding_mode="circular"),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(8, 8, 3, padding=1, groups=4),
-        nn.Conv2d(8, 8, 3, padding=2, dilation=2, stride=2),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32, 3),
-    )
-    return net, (torch.randn(2, 2, 8, 8),)
-
-
-@add("torch", "conv-transpose", square, mixes="unknown")
-def conv_transpose():
-    net = nn.Sequential(
-        nn.ConvTranspose1d(4, 8, 3, stride=2, padding=1, output_padding=1),
-        nn.PReLU(8),
-        nn.ConvTranspose1d(8, 8, 3, groups=2),
-        nn.Conv1d(8, 2, 1),
-    )
-    return net, (torch.randn(2, 4, 6),)
-
-
-@add("torch", "conv3d-group-norm", square)
-def conv_3d():
-    net = nn.Sequential(nn.Conv3d(1, 8, 2), nn.GroupNorm(2, 8), nn.SiLU(True), nn.Conv3d(8, 2, 2))
-    return net, (torch.randn(2, 1, 4, 4, 4),)
+    def forward(self, x):
+        for weight in self.list:
+            x = torch.tanh(torch.nn.functional.linear(x, weight)) * self.dict["gain"]
+        return self.steps["last"](x)
 
 
 def twice(change) -> nn.Module:
     """A network of two linear layers, both changed by ``change``."""
     return nn.Sequential(change(nn.Linear(8, 16)), nn.Tanh(), change(nn.Linear(16, 3)))
-
-
-def registered(name: str, change, **options):
-    add("torch", name, square, **options)(lambda: (twice(change), (torch.randn(3, 8),)))
 
 
 def pruned(layer: nn.Module) -> nn.Module:
@@ -239,65 +144,93 @@ class Symmetric(nn.Module):
         return weight.triu() + weight.triu(1).T
 
 
-registered("weight-norm-old", old.weight_norm)
-registered("weight-norm", parametrizations.weight_norm)
-registered("spectral-norm-old", old.spectral_norm)
-registered("spectral-norm", parametrizations.spectral_norm)
-registered(
-    "orthogonal", lambda layer: parametrizations.orthogonal(layer, orthogonal_map="matrix_exp")
-)
-# Keeps the signs of a diagonal as integers within the weight: noise destroys them.
-registered("orthogonal-householder", parametrizations.orthogonal, smooth=False)
-registered("orthogonal-cayley",
-           lambda layer: parametrizations.orthogonal(layer, orthogonal_map="cayley"))  # fmt: skip
-registered("prune", pruned)
-registered("prune-twice", pruned_twice)
-
-
-@add("torch", "parametrize-own", square)
-def parametrize_own():
+def symmetric() -> nn.Module:
     net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
     parametrize.register_parametrization(net[0], "weight", Symmetric())
-    return net, (torch.randn(3, 8),)
+    return net
 
 
-@add("torch", "batch-norm", square)
-def batch_norm():
-    net = nn.Sequential(nn.Conv1d(2, 8, 3), nn.BatchNorm1d(8), nn.ReLU(True), nn.Conv1d(8, 3, 2))
-    return net, (torch.randn(3, 2, 6),)
+def rows(*shape: int):
+    """One random batch."""
+    return lambda: (torch.randn(*shape),)
 
 
-@add("torch", "batch-norm-cumulative", square)
-def batch_norm_cumulative():
-    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, momentum=None), nn.Linear(16, 3))
-    return net, (torch.randn(5, 8),)
+def padded_words() -> tuple[torch.Tensor]:
+    ids = words()
+    ids[1, 3:] = 0
+    return (ids,)
 
 
-@add("torch", "norms", square)
-def norms():
-    net = nn.Sequential(
-        nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 16), nn.RMSNorm(16),
-        nn.Unflatten(1, (4, 4)), nn.InstanceNorm1d(4, affine=True, track_running_stats=True),
-        nn.Flatten(), nn.Linear(16, 3),
-    )  # fmt: skip
-    return net, (torch.randn(3, 8),)
+def padded_vectors() -> tuple[torch.Tensor, torch.Tensor]:
+    padding = torch.zeros(2, 4, dtype=torch.bool)
+    padding[1, 3:] = True
+    return torch.randn(2, 4, 16), padding
 
 
-@add("torch", "containers", square, mixes="unknown")
-def containers():
-    return Containers(), (torch.randn(3, 8),)
+def layers(name: str, make, batch, loss=square, **options) -> None:
+    """Registers layers; the model is made before its batch."""
+    add("torch", name, loss, **options)(lambda: (make(), batch()))
 
 
-class Containers(nn.Module):
-    """Parameters in lists and dictionaries, used without a layer."""
+def changed(name: str, change, **options) -> None:
+    """Registers a network of two linear layers, both changed."""
+    layers(name, lambda: twice(change), rows(3, 8), **options)
 
-    def __init__(self):
-        super().__init__()
-        self.list = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 4) for _ in range(2)])
-        self.dict = nn.ParameterDict({"gain": nn.Parameter(torch.ones(8))})
-        self.steps = nn.ModuleDict({"last": nn.Linear(8, 3)})
 
-    def forward(self, x):
-        for weight in self.list:
-            x = torch.tanh(torch.nn.functional.linear(x, weight)) * self.dict["gain"]
-        return self.steps["last"](x)
+layers("encoder-masked", Masked, padded_words, away)
+layers("encoder-norm-first", lambda: Masked(norm_first=True, activation="gelu"), padded_words)
+layers("encoder-fast-path", Nested, padded_vectors, away)
+layers("transformer", lambda: nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True),
+       lambda: (torch.randn(2, 4, 16), torch.randn(2, 3, 16)), away)  # fmt: skip
+layers("attention-kdim-vdim", lambda: Attends(kdim=8, vdim=12, bias=False),
+       lambda: (torch.randn(2, 3, 16), torch.randn(2, 5, 8), torch.randn(2, 5, 12)),
+       first_square)  # fmt: skip
+layers("attention-bias-kv", lambda: Attends(add_bias_kv=True, add_zero_attn=True),
+       lambda: (torch.randn(2, 3, 16),) * 3, first_square,
+       refuses={"messages": Refusal("nothing in this model would mix")})  # fmt: skip
+
+layers("lstm", lambda: Call(nn.LSTM), lambda: (words(),), mixes="unknown")
+layers("lstm-bidirectional", lambda: Call(nn.LSTM, bidirectional=True, num_layers=2),
+       lambda: (words(),), mixes="unknown")  # fmt: skip
+layers("gru", lambda: Call(nn.GRU), lambda: (words(),), mixes="unknown")
+layers("lstm-cell", Cells, rows(3, 4, 4), mixes="unknown")
+layers("embedding-bag", Bag, lambda: (torch.randint(0, 20, (8,)), torch.tensor([0, 3, 5])),
+       mixes="unknown")  # fmt: skip
+layers("bilinear", Pair, lambda: (torch.randn(3, 4), torch.randn(3, 4)), mixes="unknown")
+
+layers("conv-kinds", lambda: nn.Sequential(
+    nn.Conv2d(2, 8, 3, padding="same", padding_mode="circular"), nn.ReLU(inplace=True),
+    nn.Conv2d(8, 8, 3, padding=1, groups=4), nn.Conv2d(8, 8, 3, padding=2, dilation=2, stride=2),
+    nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 3),
+), rows(2, 2, 8, 8))  # fmt: skip
+layers("conv-transpose", lambda: nn.Sequential(
+    nn.ConvTranspose1d(4, 8, 3, stride=2, padding=1, output_padding=1), nn.PReLU(8),
+    nn.ConvTranspose1d(8, 8, 3, groups=2), nn.Conv1d(8, 2, 1),
+), rows(2, 4, 6), mixes="unknown")  # fmt: skip
+layers("conv3d-group-norm", lambda: nn.Sequential(
+    nn.Conv3d(1, 8, 2), nn.GroupNorm(2, 8), nn.SiLU(True), nn.Conv3d(8, 2, 2),
+), rows(2, 1, 4, 4, 4))  # fmt: skip
+
+changed("weight-norm-old", old.weight_norm)
+changed("weight-norm", parametrizations.weight_norm)
+changed("spectral-norm-old", old.spectral_norm)
+changed("spectral-norm", parametrizations.spectral_norm)
+changed("orthogonal", partial(parametrizations.orthogonal, orthogonal_map="matrix_exp"))
+# Keeps the signs of a diagonal as integers within the weight: noise destroys them.
+changed("orthogonal-householder", parametrizations.orthogonal, smooth=False)
+changed("orthogonal-cayley", partial(parametrizations.orthogonal, orthogonal_map="cayley"))
+changed("prune", pruned)
+changed("prune-twice", pruned_twice)
+layers("parametrize-own", symmetric, rows(3, 8))
+
+layers("batch-norm", lambda: nn.Sequential(
+    nn.Conv1d(2, 8, 3), nn.BatchNorm1d(8), nn.ReLU(True), nn.Conv1d(8, 3, 2),
+), rows(3, 2, 6))  # fmt: skip
+layers("batch-norm-cumulative", lambda: nn.Sequential(
+    nn.Linear(8, 16), nn.BatchNorm1d(16, momentum=None), nn.Linear(16, 3),
+), rows(5, 8))  # fmt: skip
+layers("norms", lambda: nn.Sequential(
+    nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 16), nn.RMSNorm(16), nn.Unflatten(1, (4, 4)),
+    nn.InstanceNorm1d(4, affine=True, track_running_stats=True), nn.Flatten(), nn.Linear(16, 3),
+), rows(3, 8))  # fmt: skip
+layers("containers", Containers, rows(3, 8), mixes="unknown")

@@ -10,7 +10,7 @@ SMALL = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
 }  # fmt: skip
 LAYERS_DIFFER = Refusal(
-    "different ways", sure=False
+    "different branches", sure=False
 )  # covers that skip different layers cannot meet
 
 

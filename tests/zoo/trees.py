@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -29,15 +29,11 @@ def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
     if inside is None:
         return change(tree)
     new = {name: mapped(change, value) for name, value in inside.items()}
-    if dataclasses.is_dataclass(tree):
-        known = {item.name for item in dataclasses.fields(tree)}
-        missing = {} if known <= new.keys() else dict.fromkeys(known - new.keys())
-        return type(tree)(**{k: v for k, v in new.items() if k in known}, **missing)
+    if dataclasses.is_dataclass(tree):  # outputs of transformers hold only what is not None
+        return type(tree)(**{item.name: new.get(item.name) for item in dataclasses.fields(tree)})
     if isinstance(tree, Mapping):
         return type(tree)(new)
-    if hasattr(tree, "_fields"):
-        return type(tree)(**new)
-    return type(tree)(new.values())
+    return type(tree)(*new.values()) if hasattr(tree, "_fields") else type(tree)(new.values())
 
 
 def cover_of(tree: Any, index: int) -> Any:
@@ -45,14 +41,11 @@ def cover_of(tree: Any, index: int) -> Any:
     return mapped(lambda leaf: leaf[index] if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def tensors(tree: Any) -> Iterator[Tensor]:
+def tensors(tree: Any) -> list[Tensor]:
     """All tensors of a tree."""
-    inside = children(tree)
-    if inside is not None:
-        for value in inside.values():
-            yield from tensors(value)
-    elif isinstance(tree, Tensor):
-        yield tree
+    found: list[Tensor] = []
+    mapped(lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None, tree)
+    return found
 
 
 def same(seen: Any, wanted: Any, tolerance: float, where: str = "output") -> None:

@@ -1,22 +1,40 @@
-"""Temperatures that follow the data, and ``anneal(X, y)``."""
+"""Temperatures of explicit schedules, and temperatures chosen from the data."""
 
 import numpy as np
 import pytest
 
-from mcover import (
-    RSA,
-    Committee,
-    LinearSchedule,
-    MCover,
-    McoverError,
-    Perceptron,
-    Vanilla,
-    anneal,
-    teacher_student,
+from mcover import RSA, LinearSchedule, MCover, Perceptron, Vanilla, anneal, teacher_student
+from mcover.annealing import (
+    AnnealOptions,
+    AutoSchedule,
+    BetaSchedule,
+    CustomSchedule,
+    GeometricSchedule,
 )
-from mcover.annealing import PAPER, AnnealOptions, AutoSchedule, CustomSchedule
+from mcover.annealing.options import couplings_of
 from mcover.annealing.states import pack_columns
 from mcover.annealing.temperatures import ACCEPTED, freezing_temperature
+
+
+def test_schedules_have_the_temperatures_they_say():
+    paper = LinearSchedule(0.4, 0.01, 1e-4).temperatures()
+    assert len(paper) == 3901
+    assert paper[[0, -1]] == pytest.approx([0.4, 0.01])
+    np.testing.assert_allclose(np.diff(paper), -1e-4)
+    geometric = GeometricSchedule(1.0, 0.1, 5, sweeps=2).temperatures()
+    np.testing.assert_allclose(geometric[::2], 10 ** np.array([0, -0.25, -0.5, -0.75, -1]))
+    np.testing.assert_array_equal(geometric[::2], geometric[1::2])
+    np.testing.assert_allclose(1 / BetaSchedule(1.0, 0.1, 4).temperatures(), [1, 4, 7, 10])
+    assert CustomSchedule((0.3, 0.5)).temperatures().tolist() == [0.3, 0.5]
+    growing = AnnealOptions(RSA(3, 2.0, coupling_growth=1.0), LinearSchedule(0.4, 0.2, 0.1))
+    np.testing.assert_allclose(couplings_of(growing), [2, 4, 8])
+
+
+@pytest.mark.parametrize("schedule", [(0.3, 1e-8, 0.1), (0.3, 0.1 - 1e-15, 0.1), (0.4, 0.01, 0.1)])
+def test_linear_schedules_never_end_below_their_stop(schedule):
+    temperatures = LinearSchedule(*schedule).temperatures()
+    assert temperatures.min() >= 0.999 * schedule[1]
+    assert np.all(np.diff(temperatures) < 0)
 
 
 def hot(problem, energy="linear"):
@@ -75,7 +93,14 @@ def test_easy_problems_have_one_too():
 
 
 @pytest.mark.parametrize(
-    ("method", "factor"), [(Vanilla(), 0.5), (RSA(5), 1.4), (MCover(5), 0.7), (RSA(1), 0.5)]
+    ("method", "factor"),
+    [
+        (Vanilla(), 0.5),
+        (RSA(5), 1.4),
+        (RSA(1), 0.5),
+        (MCover(5), 0.5),
+        (MCover(5, coupling=0.3), 0.7),
+    ],
 )
 def test_the_schedule_that_was_drawn_is_in_the_result(method, factor):
     problem = teacher_student(101, 1.5, seed=0)
@@ -99,63 +124,3 @@ def test_automatic_schedules_take_a_factor_and_a_span():
         start = factor * hot(problem)
         stop = start if sweeps == 1 else start / span
         assert temperatures[[0, -1]] == pytest.approx([start, stop])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sweeps": 0}, "sweeps is 0"),
-        ({"factor": 0.0}, "factor is 0"),
-        ({"factor": "hot"}, "factor is 'hot'"),
-        ({"span": 0.5}, "span is 0.5; .* at least 1"),
-        ({"sweeps": 10**15}, "fewer temperatures"),
-    ],
-)
-def test_schedules_that_cannot_be_are_refused(options, message):
-    with pytest.raises(McoverError, match=message):
-        AutoSchedule(**options)
-    with pytest.raises(McoverError, match=r"read result\.options\.schedule"):
-        AutoSchedule().temperatures()
-
-
-def test_patterns_and_labels_are_annealed_as_the_problem_they_are():
-    problem = teacher_student(41, 2.0, seed=0)
-    bits, names = problem.patterns > 0, np.where(problem.labels > 0, "yes", "no")
-    how = {"num_sweeps": 20, "num_reads": 2, "seed": 5}
-    want = anneal(problem, **how)
-    np.testing.assert_array_equal(anneal(bits, names, **how).weights, want.weights)
-    method = RSA(3)
-    want = anneal(problem, method, **how)
-    for got in (
-        anneal(problem.patterns, problem.labels, method, **how),
-        anneal(problem, method=method, **how),
-    ):
-        np.testing.assert_array_equal(got.weights, want.weights)
-    committee = Committee(bits, names, 3)
-    want = anneal(committee, **how)
-    np.testing.assert_array_equal(anneal(bits, names, hidden=3, **how).weights, want.weights)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([[1, -1]],), "write mcover.teacher_student.* patterns followed by their labels"),
-        ((PROBLEMS["few"], [1]), "a problem has its own labels; leave labels out"),
-        ((PROBLEMS["few"], RSA(3), RSA(2)), "two methods were given"),
-        (([[1, -1]], [1], "rsa"), "method is 'rsa'; write"),
-    ],
-)
-def test_arguments_that_do_not_belong_together_are_refused(arguments, message):
-    with pytest.raises(McoverError, match=message):
-        anneal(*arguments)
-    with pytest.raises(McoverError, match="a problem has its own hidden"):
-        anneal(PROBLEMS["few"], hidden=2)
-
-
-def test_the_papers_settings_are_a_preset():
-    assert PAPER.method.coupling == 0
-    assert len(PAPER.schedule.temperatures()) == 3901
-    problem = teacher_student(21, 1.0, seed=0)
-    assert anneal(problem, **vars(PAPER), seed=0).options == PAPER
-    assert anneal(problem, schedule=[0.3], seed=0).options.method == AnnealOptions().method
-    assert anneal(problem, schedule=[0.3], seed=0).options.schedule == CustomSchedule((0.3,))
