@@ -1,11 +1,11 @@
-"""Speed and memory of the annealer at the paper's setting, against two rivals in the same run.
+"""Speed and memory of the annealer at the paper's setting, against two baselines in one run.
 
-- C: ``rivals/annealer.c``, int16 margins, ``gcc -O3 -march=native``, O(P·S) a proposal. It draws
-  the same random numbers, and its trajectory is checked to be the same.
-- NumPy: the same arithmetic, one vectorised pass over S contexts and P patterns a proposal.
+- C: ``rivals/annealer.c``, int16 margins, ``gcc -O3 -march=native``, O(P·S) per proposal. It draws
+  the same random numbers, and the benchmark checks that its trajectory is the same.
+- NumPy: the same arithmetic, one vectorised pass over S contexts and P patterns per proposal.
 
-The whole schedule is run by us and by the C program; NumPy is timed on a thousand proposals from
-the state that our chain had at each of a few temperatures along the way.
+mcover and the C program run the whole schedule. NumPy is timed on a thousand proposals from the
+state of mcover's chain at each of a few temperatures.
 """
 
 import ctypes
@@ -117,7 +117,7 @@ def numpy_seconds(setting: Setting, weights: np.ndarray, temperature: float, cou
 
 @njit(nogil=True)
 def _passes(state, proposals):
-    """The energy change of scattered proposals and nothing else."""
+    """Only the energy changes of scattered proposals."""
     covers, sites = state.weights.shape
     flip, sums = broadcast(np.uint64(0)), 0
     index = 0
@@ -131,7 +131,7 @@ def _passes(state, proposals):
 
 @njit(nogil=True)
 def _popcounts(words, repeats):
-    """Popcounts of 512 bits as fast as they go: from the first cache, into four sums."""
+    """Popcounts of 512 bits at full speed: from the first cache, into four sums."""
     a = b = c = d = broadcast(np.uint64(0))
     for _ in range(repeats):
         for at in range(0, words.size, 4 * WORDS):
@@ -156,7 +156,7 @@ def compare() -> None:
     runs = [our_run(setting, SCHEDULE) for _ in range(3)]
     for part in range(3):
         if not np.allclose(runs[0][part], theirs[part], rtol=0, atol=1e-9):
-            raise SystemExit("the C program walked another trajectory: the ratio means nothing")
+            raise SystemExit("the C program has a different trajectory: the ratio is not valid")
     ours = min(run[3] for run in runs)
     spots = np.linspace(0, len(SCHEDULE) - 1, 8).astype(int)
     sample, slow = 400, 0.0
@@ -173,12 +173,12 @@ def compare() -> None:
             for name, s in (("mcover", ours), ("C", theirs[3]), ("NumPy", numpy_all))
         ],
     )
-    print("the C program walked the same trajectory; NumPy is extrapolated from a sample")
+    print("the C program has the same trajectory; NumPy is extrapolated from a sample")
     print(f"accepted over the run: {runs[0][1].sum() / proposals:.1%}")
 
 
 def anatomy() -> None:
-    """Where a proposal's time goes: bare passes, the rest of a rejection, the flips."""
+    """The time of a proposal by part: bare passes, the rest of a rejection, and flips."""
     setting = Setting()
     end = our_run(setting, SCHEDULE)
     cold = np.full(60, 1e-4)
@@ -211,7 +211,7 @@ def anatomy() -> None:
 
 
 def growth() -> None:
-    """Time of a short schedule as one size grows; the slope of log time against log size."""
+    """Time of a short schedule against one size; the slope of log time against log size."""
     temperatures = np.linspace(0.4, 0.01, 60)
     lines = []
     for name, key, values in (

@@ -1,9 +1,9 @@
-"""The committee machine: epochs a second, and M-cover against machines trained one by one.
+"""The committee machine: epochs per second, and M-cover against machines trained in sequence.
 
-An epoch is what the studies run: 500 patterns of 784 inputs, K = 9, batches of 100, a step of SGD,
-rows scaled back, and the collapse evaluated at its end. Ratios are to vanilla machines timed in the
-same run, taking turns; below 1 M-cover is faster than M·S of them one after another, which is how
-many gradients it takes.
+An epoch is that of the studies: 500 patterns of 784 inputs, K = 9, batches of 100, a step of SGD,
+rows scaled back, and the collapse evaluated at the end. Ratios are to vanilla machines, timed in
+alternation in the same run. Below 1, M-cover is faster than M·S vanilla machines in sequence, which
+need the same number of gradients.
 
     python bench/committee.py [--seconds 6] [--threads 1]
 """
@@ -38,7 +38,7 @@ def patterns() -> Dataset:
 
 
 class Epoch:
-    """One epoch of a training, as often as it is called."""
+    """A function that runs one more epoch of a training at each call."""
 
     def __init__(self, covers: int = 1, bank: int = 0, fused: bool = True) -> None:
         model: torch.nn.Module = CommitteeMachine(INPUTS, HIDDEN, seed=0)

@@ -1,11 +1,11 @@
-"""The directed lift of M = 4 covers against M plain networks: a full step, and what routes cost.
+"""The directed lift of M = 4 covers against M plain networks: a full step, and routes.
 
-A step is forward, cross entropy summed over covers, backward and SGD with momentum. Rivals: M steps
-of the plain network in a row; "joint", ``cover_loss`` of one forward of all covers; "by cover",
-``covered.loss``. Times are medians, with quartiles, of rivals that take turns in one ordinary
-process. Memory is the peak of a step beyond the weights, each in a process of its own: for
-"by cover" also without what M gradients and momenta take more than one, over the plain network's.
-Drawing routes is measured in a fresh process as well, as the system counts it.
+A step is forward, cross entropy summed over covers, backward and SGD with momentum. Compared are M
+steps of the plain network in sequence; "joint", ``cover_loss`` of one forward pass of all covers;
+and "by cover", ``covered.loss``. Times are medians, with quartiles, measured in alternation in one
+process. Memory is the peak of a step beyond the weights, as the system counts it, each in a
+separate process. For "by cover", a second ratio to the plain network excludes the gradients and
+momenta of the other covers. The draw of routes is also measured in a separate process.
 
     python bench/directed.py [--threads 2] [--seconds 10] [--only mlp conv ...]
 """
@@ -70,7 +70,7 @@ def lifted(model: nn.Module) -> mcover.nn.Covered:
 
 
 def peak_of(work: Callable[[], object]) -> tuple[object, float, int]:
-    """What ``work`` returns, its seconds, and the bytes it took at its peak."""
+    """The result of ``work``, its seconds, and its peak memory in bytes."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak counts from here
     before, start = memory("VmRSS"), time.perf_counter()
@@ -79,7 +79,7 @@ def peak_of(work: Callable[[], object]) -> tuple[object, float, int]:
 
 
 def draw_line(name: str) -> list[str]:
-    """Runs in a fresh process: memory that was freed before would hide what is taken now."""
+    """Runs in a new process, because memory freed before would hide new allocations."""
     lifted(nn.Linear(2, 2)).redraw()  # loops are compiled, or read from the cache
     model = NETWORKS[name].make()
     weights = sum(p.numel() for p in model.parameters())

@@ -1,7 +1,7 @@
-"""The first training step of a covered model in a new installation, which compiles its kernels.
+"""The first training step of the message lift in a new installation, which compiles its kernels.
 
-The rival is the first step of the plain model under ``torch.compile``, likewise with empty caches.
-Each runs in a process of its own.
+The baseline is the first step of the plain model under ``torch.compile``, also with empty caches.
+Each runs in a separate process.
 
     python bench/first_step.py
 """
@@ -17,25 +17,26 @@ import time
 
 from timing import rows
 
-SIZES = {"mlp": (256, 784), "conv": (64, 1, 28, 28)}
+NAMES = ("mlp", "conv")
+COVERS = 5
 
 
-def measure(network: str, rival: bool) -> None:
+def measure(name: str, rival: bool) -> None:
     """Prints the seconds of the first step and of the best of the next five."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    import lift
+    import mcover
+    from networks import NETWORKS, Step, joint
 
     torch.set_num_threads(2)
-    make = getattr(lift, network)
-    x, y = torch.randn(SIZES[network]), torch.zeros(SIZES[network][0], dtype=torch.int64)
+    network = NETWORKS[name]
     if rival:
-        net = make()
+        net, (x, y) = network.make(), network.batch()
         compiled = torch.compile(net)
-        step = lift.Step(lambda: F.cross_entropy(compiled(x), y), list(net.parameters()), [])
+        step = Step(lambda: F.cross_entropy(compiled(x), y), list(net.parameters()))
     else:
-        step = lift.covered(make, 5, 8, x, y)
+        step = joint(network, COVERS, mcover.Uniform(), mcover.Messages())
     seconds = []
     for _ in range(6):
         begin = time.perf_counter()
@@ -45,7 +46,7 @@ def measure(network: str, rival: bool) -> None:
 
 
 def first(network: str, rival: bool) -> tuple[float, float] | None:
-    """What :func:`measure` finds with empty caches; None where torch finds no C++ compiler."""
+    """The result of :func:`measure` with empty caches; None if torch finds no C++ compiler."""
     with tempfile.TemporaryDirectory() as empty:
         caches = {"NUMBA_CACHE_DIR": empty, "TORCHINDUCTOR_CACHE_DIR": empty}
         command = [sys.executable, __file__, "--of", network, *(["--rival"] if rival else [])]
@@ -60,17 +61,20 @@ def first(network: str, rival: bool) -> tuple[float, float] | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--of", choices=list(SIZES), help="used by the benchmark itself")
+    parser.add_argument("--of", choices=NAMES, help="used by the benchmark itself")
     parser.add_argument("--rival", action="store_true", help="used by the benchmark itself")
     given = parser.parse_args()
     if given.of:
         measure(given.of, given.rival)
         return
     lines = []
-    for network in SIZES:
+    for network in NAMES:
         ours, rival = first(network, rival=False), first(network, rival=True)
         ratio = f"{ours[0] / rival[0]:.2f}" if ours and rival else "–"
-        for name, times in (("5 covers", ours), ("plain, torch.compile", rival)):
+        for name, times in (
+            (f"{COVERS} covers, message lift", ours),
+            ("plain, torch.compile", rival),
+        ):
             shown = [f"{times[0]:.1f} s", f"{1e3 * times[1]:.0f} ms"] if times else ["–", "–"]
             lines.append([network, name, *shown, ratio if times is ours else ""])
     rows("first step", ["network", "what", "first", "later", "ours / rival"], lines)

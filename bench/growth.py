@@ -1,10 +1,10 @@
-"""How a step grows with M, in time and memory: both lifts against M plain models.
+"""Time and memory of a step against M: both lifts and M plain models.
 
-Time is the median of rivals that take turns, over one plain step; memory the peak of a step beyond
-the weights, over the plain model's, each in a process of its own. It draws the figure of the
-documentation.
+Time is the median of alternating measurements, over one plain step. Memory is the peak of a step
+beyond the weights, over that of the plain model, each in a separate process. The script draws the
+figure of the documentation.
 
-    python bench/growth.py [--threads 2] [--seconds 4] [--output docs/figures/cost.svg]
+    python bench/growth.py [--threads 2] [--seconds 4] [--output docs/cost.png]
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def main() -> None:
     torch.manual_seed(0)
     print(about(given.threads))
     peaks = {
-        (name, covers, key): peak_mib(make, given.threads) or float("nan")
+        (name, covers, key): peak_mib(make, given.threads, 1) or float("nan")
         for name in NAMES
         for covers in COVERS
         for key, make in makes(name, covers).items()
     }
-    alone = {n: peak_mib(functools.partial(plain, NETWORKS[n]), given.threads) for n in NAMES}
+    alone = {n: peak_mib(functools.partial(plain, NETWORKS[n]), given.threads, 1) for n in NAMES}
     torch.set_num_threads(given.threads)
     times = {}
     for name in NAMES:
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def draw(times: dict, peaks: dict, alone: dict, output: Path) -> None:
-    mpl.rcParams |= {"svg.hashsalt": "mcover", "font.size": 9, "svg.fonttype": "none"}
+    mpl.rcParams |= {"font.size": 9}
     figure, axes = plt.subplots(2, len(NAMES), figsize=(8, 6), sharex=True, layout="constrained")
     for column, name in enumerate(NAMES):
         top, bottom = axes[:, column]
@@ -104,7 +104,7 @@ def draw(times: dict, peaks: dict, alone: dict, output: Path) -> None:
     axes[1, 0].set_ylabel("peak memory of a step / one model's")
     axes[0, 0].legend(fontsize=7, frameon=False)
     output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, metadata={"Date": None})
+    figure.savefig(output, dpi=160, metadata={"Software": None})
 
 
 if __name__ == "__main__":

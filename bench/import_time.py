@@ -1,4 +1,4 @@
-"""Import time of mcover beside NumPy alone and torch, each in a new process."""
+"""Import times of mcover, of NumPy alone and of torch, each in a new process."""
 
 import subprocess
 import sys

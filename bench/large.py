@@ -1,9 +1,9 @@
-"""Time and memory of ``solve`` where patterns are many: what a user waits for and has to hold.
+"""Time and memory of ``solve`` for many patterns.
 
     python bench/large.py [N:P ...]
 
-Each size runs in a process of its own. The peak is that of the process, over what it holds once the
-libraries are loaded and the kernels are compiled; patterns are there from the start, one byte each.
+Each size runs in a separate process. Peaks are the memory of the process beyond that after loading
+libraries and compiling kernels. They include the patterns, one byte each.
 """
 
 import argparse

@@ -1,10 +1,9 @@
 """A training step of the message lift against M plain networks: time and memory.
 
-(a) is M steps of the plain network in a row, as if M networks were trained one after another; (b)
-is M independent networks in one batched pass through ``torch.func``. A step is forward, loss,
-backward and SGD with momentum. Times are medians, with quartiles, of rivals that take turns in one
-ordinary process. Memory is the peak of a step beyond the weights, each in a process of its own, as
-the system counts it.
+(a) is M steps of the plain network in sequence; (b) is M independent networks in one batched pass
+through ``torch.func``. A step is forward, loss, backward and SGD with momentum. Times are medians,
+with quartiles, measured in alternation in one process. Memory is the peak of a step beyond the
+weights, as the system counts it, each in a separate process.
 
     python bench/lift.py [--threads 2] [--seconds 8] [--covers 5] [--only mlp conv residual]
 """
@@ -24,8 +23,18 @@ from networks import NETWORKS, Network, Step, about, joint, peak_mib, plain
 from timing import in_turns, rows, shown
 
 RING = mcover.GaussianRing(sigma=1.5, shift=2)
-BLOCKS = (1, 8)  # at most: blocks of convolutions have eight channels or more
+# Largest number of blocks; blocks of convolutions have eight channels or more by default.
+ROUTINGS = {
+    "covers, G = 1": mcover.Messages(blocks=1),
+    "covers, G = 8": mcover.Messages(blocks=8),
+    "covers, G = 8, 16 channels": mcover.Messages(blocks=8, block_channels=16),
+}
 NAMES = ("mlp", "conv", "residual")
+
+
+def routings(name: str) -> dict[str, mcover.Messages]:
+    """The methods to compare; an MLP does not depend on the width of convolutions' blocks."""
+    return dict(list(ROUTINGS.items())[: 2 if name == "mlp" else None])
 
 
 def independent(network: Network, covers: int) -> Step:
@@ -48,9 +57,7 @@ def measure(name: str, covers: int, seconds: float, memory: dict[str, list[str]]
         "(a) in a row": lambda: [one() for _ in range(covers)],
         "(b) batched": independent(network, covers),
     }
-    for blocks in BLOCKS:
-        routing = mcover.Messages(blocks=blocks)
-        works[f"covers, G = {blocks}"] = joint(network, covers, RING, routing)
+    works |= {key: joint(network, covers, RING, how) for key, how in routings(name).items()}
     times = in_turns(works, seconds)
     base, batched = times["(a) in a row"], times["(b) batched"]
     lines = [
@@ -64,9 +71,9 @@ def measure(name: str, covers: int, seconds: float, memory: dict[str, list[str]]
 def peaks(name: str, covers: int, threads: int) -> list[str]:
     network = NETWORKS[name]
     makes = [functools.partial(plain, network), functools.partial(independent, network, covers)]
-    for blocks in BLOCKS:
-        routing = mcover.Messages(blocks=blocks)
-        makes.append(functools.partial(joint, network, covers, RING, routing))
+    makes += [
+        functools.partial(joint, network, covers, RING, how) for how in routings(name).values()
+    ]
     return ["" if (n := peak_mib(make, threads)) is None else f"{n:.0f}" for make in makes]
 
 

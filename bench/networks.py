@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -54,7 +55,7 @@ class Residual(nn.Module):
 
 
 def batch_norm(channels: int) -> nn.BatchNorm2d:
-    """Without running statistics, which M networks in one batched pass cannot keep."""
+    """Without running statistics, which M networks in one batched pass cannot update."""
     return nn.BatchNorm2d(channels, track_running_stats=False)
 
 
@@ -68,7 +69,7 @@ def residual() -> nn.Sequential:
 
 
 def resnet18() -> nn.Sequential:
-    """As usual for images of 32 × 32: a first convolution of 3 × 3, and no pooling after it."""
+    """The usual form for 32 × 32 images: a first convolution of 3 × 3, and no pooling after it."""
     widths, blocks = (64, 64, 128, 256, 512), []
     for inputs, outputs in pairwise(widths):
         blocks += [Residual(inputs, outputs, outputs // inputs, nn.BatchNorm2d)]
@@ -80,7 +81,7 @@ def resnet18() -> nn.Sequential:
 
 
 class Transformer(nn.Module):
-    """Four blocks of width 128 on 64 tokens, and a classifier of their mean."""
+    """Four blocks of width 128 on 64 tokens, and a classifier on the mean of the tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class Transformer(nn.Module):
 
 @dataclass(frozen=True)
 class Network:
-    """A network, what a batch of it looks like, and its name in the tables."""
+    """A network, the shape of its batches, and its name in the tables."""
 
     title: str
     make: Make
@@ -144,32 +145,33 @@ def plain(network: Network) -> Step:
 
 
 def joint(network: Network, covers: int, topology: Any, routing: Any) -> Step:
-    """All covers in one forward, and one backward."""
+    """One forward and one backward pass of all covers."""
     x, y = network.batch()
     model = mcover.lift(network.make(), covers, topology, routing, seed=0)
     return Step(lambda: mcover.cover_loss(F.cross_entropy, model(x), y), list(model.parameters()))
 
 
 def by_cover(network: Network, covers: int, topology: Any, routing: Any) -> Step:
-    """Forward and backward of one cover after the other: the directed lift only."""
+    """Forward and backward pass cover by cover, for the directed lift only."""
     x, y = network.batch()
     model = mcover.lift(network.make(), covers, topology, routing, seed=0)
     return Step(lambda: model.loss(F.cross_entropy, x, y), list(model.parameters()))
 
 
-def peak_mib(make: Callable[[], Step], threads: int) -> float | None:
-    """The most memory that a step takes beyond its weights, in a process of its own.
+def peak_mib(make: Callable[[], Step], threads: int, processes: int = 5) -> float | None:
+    """The peak memory of a step beyond its weights, each time in a separate process.
 
-    As the system counts it: with what the C library keeps, and what kernels work in. Weights are
-    there before; gradients, momenta and activations are counted. None where the system does not
-    tell (Linux does).
+    The system's count includes memory that the C library keeps, and workspace of kernels. Weights
+    are allocated before; gradients, momenta and activations are counted. The memory that the C
+    library keeps varies by a tenth between processes, so this is the median of several. None if the
+    system does not report it (Linux does).
     """
     if not Path("/proc/self/clear_refs").exists():
         return None
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["networks"])  # one import for all
-    with context.Pool(1) as fresh:
-        return float(fresh.apply(_peak, (make, threads)))
+    with context.Pool(1, maxtasksperchild=1) as fresh:
+        return statistics.median(fresh.apply(_peak, (make, threads)) for _ in range(processes))
 
 
 def _peak(make: Callable[[], Step], threads: int) -> float:
@@ -185,7 +187,7 @@ def _peak(make: Callable[[], Step], threads: int) -> float:
 
 
 def _load_loops() -> None:
-    """Compiled loops take memory of their own when they are first used."""
+    """Runs once, because compiled loops allocate memory when they are first used."""
     x, y = torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
     for routing in (mcover.Directed(), mcover.Messages()):
         model = mcover.lift(nn.Linear(3, 2), 4, mcover.Uniform(), routing, seed=0)

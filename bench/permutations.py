@@ -1,9 +1,9 @@
 """Routes per second of the exact sampler, and the error of the chain that replaces it at large M.
 
-The rival of the exact sampler is the obvious implementation in NumPy and Python: one table over
-sets of columns, rebuilt for every permutation. The chain is measured on a grid of topologies: time
-for 1,000 routes and, where M is small enough for the exact table, the largest error of a marginal
-of 2,000 routes beside that of 2,000 exact ones, and the largest deviation in standard errors.
+The baseline of the exact sampler is a simple implementation in NumPy and Python: one table over
+sets of columns, rebuilt for every permutation. The chain is measured on a grid of topologies: the
+time for 1,000 routes and, if M is small enough for the exact table, the largest error of a marginal
+of 2,000 routes, that of 2,000 exact routes, and the largest deviation in standard errors.
 """
 
 import itertools
@@ -38,7 +38,7 @@ def rival_draw(q: np.ndarray, rng: np.random.Generator) -> list[int]:
 
 
 def band(width: int, covers: int) -> Custom:
-    """Equal reads within ``width`` steps on the ring, both ways."""
+    """Equal reads within ``width`` steps on the ring, in both directions."""
     ahead = (np.arange(covers) - np.arange(covers)[:, None]) % covers
     return Custom(np.minimum(ahead, covers - ahead) <= width)
 
@@ -50,7 +50,7 @@ def torus(rows: int, cols: int, sigma: float, row_shift: float, col_shift: float
 
 
 def grid() -> list[tuple[Topology, int]]:
-    """Every topology over its parameters at 21 to 24 covers, and a few at many."""
+    """All topologies and parameters at 21 to 24 covers, and a few with many covers."""
     sizes, shifts = (0.1, 0.3, 0.45, 0.8, 1.5, 4.0), (0.0, 0.25, 0.5, 2.0)
     return [
         *((GaussianRing(s, m), 21) for s, m in itertools.product(sizes, shifts)),
@@ -72,7 +72,7 @@ def grid() -> list[tuple[Topology, int]]:
 
 
 def largest_error(routes: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
-    """The largest error of a marginal, as it is and in standard errors (of 4 counts at least)."""
+    """The largest error of a marginal, absolute and in standard errors (for at least 4 counts)."""
     seen = np.stack([np.mean(routes == beta, axis=0) for beta in range(len(exact))], axis=1)
     spread = np.sqrt(np.maximum(exact * (1 - exact), 4 / len(routes)) / len(routes))
     return np.abs(seen - exact).max(), np.abs((seen - exact) / spread).max()

@@ -1,11 +1,19 @@
-"""Time of a read with a short schedule and small banks, beside the popcount limit.
+"""Time of a read with a short schedule and small banks, against the popcount limit.
 
-The **popcount limit** of a proposal is a compiled loop over the same words and nothing else: for S
-contexts, two loads, a select, a popcount and an add for each 512 patterns, columns one after the
-other, no random numbers, no decision, no flip. It is measured here, in the same run, on whole
-blocks of 512, and taken in proportion for the last one: P/512 blocks, as if nothing were padded.
+The **popcount limit** of a proposal is the time of a minimal compiled loop over the same words: for
+S contexts, two loads, a select, a popcount and an add for each 512 patterns, with columns in
+sequence, and no random numbers, decisions or flips. It is measured in the same run on whole blocks
+of 512, and scaled to P/512 blocks, as if without padding. It counts one pair of masks, as for an
+even N; an odd N has two pairs.
 
-    python bench/short_schedules.py [--n 1000] [--alpha 1.58] [--seconds 25]
+Times at M = 9, S = 3, α = 1.58, on a busy machine (N = 501 | 1001, ns per proposal): energy changes
+9.7 | 13.1, including popcounts over as many words, 2.6 | 4.1 for each pair; the rest of a rejection
+(random numbers, tables and the site's weight) 3.4 | 4.2; flips 3.1 | 7.6, at 6 % accepted;
+start-up, slices and records 1.8 | 2.9. The energy change takes longer than its popcounts because it
+loads three scattered contexts. For odd N the chain took 19.4 | 28.8 ns when the two pairs of masks
+were read separately; it takes 15.7 | 24.5 now that they are read together.
+
+    python bench/short_schedules.py [--n 1000] [--alpha 1.58] [--covers 7] [--banks 2 3 4 6 8]
 """
 
 from __future__ import annotations
@@ -29,14 +37,13 @@ from mcover.annealing.students import solved
 from mcover.routing import draw_bank
 from timing import best_in_turns, rows
 
-COVERS, BANKS = 7, (2, 3, 4, 6, 8)
 SCHEDULE = mcover.LinearSchedule(0.4, 0.01, 1e-3)
 PASSES, COLD, SLICES = 20, 20, 30  # of the columns, sweeps of a frozen chain, parts of a chain
 LOOKS = 1000
 
 
 def _limit(covers, destinations, blocks):
-    """The loop of the popcount limit; its sizes are constants, and LLVM unrolls it as it likes."""
+    """The loop of the popcount limit; its sizes are constants, so LLVM can unroll it."""
     row = 2 * blocks * WORDS
 
     @njit(nogil=True)
@@ -58,7 +65,7 @@ def _limit(covers, destinations, blocks):
 
 @njit(nogil=True)
 def _changes(state, proposals):
-    """The energy change of scattered proposals and nothing else."""
+    """Only the energy changes of scattered proposals."""
     covers, sites = state.weights.shape
     flip, sums = broadcast(ONES), 0
     for i in range(proposals):
@@ -69,7 +76,7 @@ def _changes(state, proposals):
 
 @njit(nogil=True)
 def _looks(state, site_sums, looks):
-    """Looks for a solution, as ``stop_at_zero`` takes one a sweep; most end in the first block."""
+    """Checks for a solution, as ``stop_at_zero`` does each sweep; most end in the first block."""
     found = 0
     for _ in range(looks):
         found += solved(state, site_sums)
@@ -77,7 +84,7 @@ def _looks(state, site_sums, looks):
 
 
 class Setting:
-    """One method on one problem: its chain, and the same chain when it is frozen."""
+    """One method on one problem: its chain, and the same chain in a frozen state."""
 
     def __init__(self, problem: mcover.Perceptron, method: mcover.annealing.Method) -> None:
         self.problem, self.method = problem, method
@@ -101,7 +108,7 @@ class Setting:
         return make_state(self.columns, *size, bank.routes, self.weights)
 
     def chain(self):
-        """The whole schedule; keeps the best time of each slice, which always does the same."""
+        """The whole schedule; keeps the best time of each slice, whose work is always the same."""
         state, rng, self.accepted = self.start(), self.rng.copy(), 0
         course = SCHEDULE.temperatures(), couplings_of(self.options)
         parts = zip(*(np.array_split(each, SLICES) for each in course), strict=True)
@@ -139,13 +146,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=1000)
     parser.add_argument("--alpha", type=float, default=1.58)
+    parser.add_argument("--covers", type=int, default=7)
+    parser.add_argument("--banks", type=int, nargs="+", default=(2, 3, 4, 6, 8))
     parser.add_argument("--seconds", type=float, default=25.0)
     given = parser.parse_args()
     print(f"compiling, or loading: {compile_kernels():.1f} s; load {os.getloadavg()[0]:.1f}")
     problem = mcover.teacher_student(given.n, given.alpha, seed=0)
-    methods = {"vanilla": mcover.Vanilla(), "RSA": mcover.RSA(COVERS)}
+    methods = {"vanilla": mcover.Vanilla(), "RSA": mcover.RSA(given.covers)}
     ring = mcover.GaussianRing(1.5, shift=2)
-    methods |= {f"S = {bank}": mcover.MCover(COVERS, ring, bank) for bank in BANKS}
+    methods |= {f"S = {bank}": mcover.MCover(given.covers, ring, bank) for bank in given.banks}
     settings = {name: Setting(problem, method) for name, method in methods.items()}
     works = {
         (name, part): work
@@ -179,7 +188,7 @@ def main() -> None:
         )  # fmt: skip
     blocks = math.ceil(len(problem.patterns) / 512)
     rows(
-        f"ns a proposal, N={given.n} P={len(problem.patterns)} ({blocks} blocks) M={COVERS}, "
+        f"ns a proposal, N={given.n} P={len(problem.patterns)} ({blocks} blocks) M={given.covers}, "
         f"{len(SCHEDULE.temperatures())} sweeps, one core",
         ["", "limit", "padded", "change", "rejection", "chain", "read", "anneal()",
          "chain/limit", "read/limit"],

@@ -1,11 +1,11 @@
-"""Estimators of mcover.sklearn against scikit-learn's own, on its data and on a ±1 teacher.
+"""Estimators of mcover.sklearn against those of scikit-learn, on its data and a ±1 teacher.
 
-Every estimator has its defaults (scikit-learn's have a StandardScaler in front, and so has our
-network) and sees the same folds of repeated, stratified cross-validation. The teacher is a random
-±1 perceptron of 401 inputs with 1.6 training patterns a weight, near the capacity, a new one for
-each repeat. Times are CPU seconds on one thread. Bytes are of the arrays that ``predict`` reads
-(``weights`` alone, and with thresholds or scaler), and of the pickled estimator, which has covers
-and history too. Folds share samples, so the intervals are narrower than those of new data would be.
+Every estimator has its defaults and the same folds of repeated, stratified cross-validation. A
+StandardScaler precedes scikit-learn's estimators and our network. The teacher is a random ±1
+perceptron of 401 inputs with 1.6 training patterns per weight, near the capacity, and a new one for
+each repeat. Times are CPU seconds on one thread. Bytes are those of the arrays that ``predict``
+reads (``weights`` alone, and with thresholds or scaler), and of the pickled estimator, which also
+has covers and history. Folds share samples, so the intervals are narrower than for new data.
 
     python bench/sklearn_estimators.py --quick
 """
@@ -18,9 +18,10 @@ import warnings
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Perceptron
+from sklearn.metrics import recall_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.multiclass import OutputCodeClassifier
 from sklearn.neural_network import MLPClassifier
@@ -36,7 +37,7 @@ from mcover.sklearn import (
     MCoverMLPClassifier,
     MCoverPerceptronClassifier,
 )
-from timing import best_in_turns, rows
+from timing import Times, best_in_turns, rows, shown
 
 FOLDS = 5
 INPUTS, ALPHA = 401, 1.6
@@ -66,6 +67,24 @@ def teacher(repeat: int):
     return problem.patterns.astype(float), problem.labels
 
 
+def noisy_teacher(repeat: int):
+    """101 inputs, five patterns a weight, and 10 % of the labels flipped."""
+    problem, rng = mcover.teacher_student(101, 5.0, seed=repeat), np.random.default_rng(repeat)
+    labels = np.where(rng.random(len(problem.labels)) < 0.1, -problem.labels, problem.labels)
+    return problem.patterns.astype(float), labels
+
+
+def overlapping(repeat: int):
+    how = {"n_informative": 4, "class_sep": 0.5, "flip_y": 0.1}
+    return make_classification(600, 10, **how, random_state=repeat)
+
+
+def rare(repeat: int):
+    """Overlapping classes; one of them has a tenth of the samples."""
+    how = {"n_informative": 4, "class_sep": 0.5, "flip_y": 0.1, "weights": [0.9]}
+    return make_classification(1000, 10, **how, random_state=repeat)
+
+
 DATA = {
     "digits": (lambda repeat: load_digits(return_X_y=True), 2),
     "breast cancer": (lambda repeat: load_breast_cancer(return_X_y=True), 4),
@@ -74,8 +93,11 @@ DATA = {
 }
 
 
+NOISY = {"noisy teacher": (noisy_teacher, 4), "overlapping classes": (overlapping, 4)}
+
+
 def folds(name: str, quick: bool):
-    load, repeats = DATA[name]
+    load, repeats = (DATA | NOISY)[name]
     for repeat in range(1 if quick else repeats):
         X, y = load(repeat)
         cut = StratifiedKFold(FOLDS, shuffle=True, random_state=repeat)
@@ -96,7 +118,7 @@ def judge(model, name: str, quick: bool):
 
 
 def model_bytes(fitted) -> tuple[int, int]:
-    """Of the weights, and of all arrays that predict reads."""
+    """Bytes of the weights, and of all arrays that predict reads."""
     if isinstance(fitted, MCoverPerceptronClassifier):
         return fitted.packed_.nbytes, sum(
             array.nbytes for array in (fitted.packed_, fitted.thresholds_, fitted.columns_)
@@ -132,25 +154,64 @@ def codes(quick: bool) -> None:
     rows("ten classes from ±1 perceptrons: digits", ["how", "accuracy [95 %]", "n", "fit s"], lines)
 
 
+def readouts(quick: bool) -> None:
+    """The student with the fewest training errors against the majority of the covers."""
+    lines = []
+    for label, model in SIGNS.items():
+        for name in DATA | NOISY:
+            if name == "digits" and "Committee" in label:
+                continue  # as long as all others together
+            scores = {
+                readout: [
+                    clone(model).set_params(readout=readout).fit(X, y).score(X_test, y_test)
+                    for X, y, X_test, y_test in folds(name, quick)
+                ]
+                for readout in ("majority", "best")
+            }
+            difference = mcover.statistics.paired(scores["best"], scores["majority"]).difference
+            cells = (f"{mcover.statistics.mean(of):.4f}" for of in scores.values())
+            lines.append([label, name, *cells, f"{difference:+.4f}", str(difference.n)])
+    header = ["estimator", "data", "majority", "best", "best - majority", "n"]
+    rows("accuracy by readout", header, lines)
+    lines = []
+    for label, model in SIGNS.items():
+        recalls: dict[object, list[float]] = {None: [], "balanced": []}
+        overlaps = []
+        for repeat in range(4 if quick else 20):
+            X, y = rare(repeat)
+            for weight, found in recalls.items():
+                fitted = clone(model).set_params(class_weight=weight).fit(X[:600], y[:600])
+                found.append(recall_score(y[600:], fitted.predict(X[600:])))
+                if weight is None:
+                    overlaps.append(fitted.history_["cover_overlap"][..., -1].mean())
+        difference = mcover.statistics.paired(recalls["balanced"], recalls[None]).difference
+        lower = sum(b < a for a, b in zip(*recalls.values(), strict=True))
+        cells = (f"{mcover.statistics.mean(of):.3f}" for of in recalls.values())
+        overlap = f"{mcover.statistics.mean(overlaps):.3f}"
+        lines.append([label, *cells, f"{difference:+.3f}", f"{lower} of {difference.n}", overlap])
+    header = ["estimator", "recall", "balanced", "difference", "lowered in", "overlap of covers"]
+    rows("class_weight='balanced' and a rare class", header, lines)
+
+
 def fits(quick: bool) -> None:
-    """CPU seconds of a fit with the epochs, batch and layers of MLPClassifier, in turns."""
+    """CPU seconds of a fit with the epochs, batch and layers of MLPClassifier, in alternation."""
     X, y = load_breast_cancer(return_X_y=True)
     X, alike = StandardScaler().fit_transform(X), {"max_iter": 100, "batch_size": 64}
     plain = MLPClassifier(**alike, tol=0.0, n_iter_no_change=1000)
     covers = {f"MCoverMLP, M = {m}": MCoverMLPClassifier(covers=m, **alike) for m in (1, 4)}
     models = {"MLPClassifier": plain} | covers
-    seconds: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(3 if quick else 9):
+    times = {name: Times([]) for name in models}
+    for _ in range(3 if quick else 15):
         for name, model in models.items():
             begin = time.process_time()
             clone(model).fit(X, y)
-            seconds[name].append(time.process_time() - begin)
+            times[name].each.append(time.process_time() - begin)
     lines = []
-    for name, found in seconds.items():
-        low, middle, high = np.quantile(found, [0.25, 0.5, 0.75])
-        ratio = middle / np.median(seconds["MLPClassifier"])
-        lines.append([name, f"{middle:.2f} [{low:.2f}, {high:.2f}]", f"{ratio:.1f}"])
-    header = ["estimator", "CPU s, median [quartiles]", "ratio"]
+    for name, own in times.items():
+        low, middle, high = np.quantile(own.each, [0.25, 0.5, 0.75])
+        seconds = f"{middle:.2f} ({low:.2f}–{high:.2f})"
+        lines.append([name, str(len(own.each)), seconds, shown(own.ratio(times["MLPClassifier"]))])
+    header = ["estimator", "n", "CPU s, median (quartiles)", "ratio in each turn"]
     rows("fit of breast cancer, 100 epochs of 9 batches", header, lines)
 
 
@@ -191,7 +252,7 @@ def prediction(quick: bool) -> None:
 
 
 def annealer_rate() -> float:
-    """Contexts times words of 512 patterns that the annealer goes through, a second."""
+    """Contexts times words of 512 patterns that the annealer processes per second."""
     problem = mcover.teacher_student(1000, 1.58, seed=0)
     temperatures = np.linspace(0.4, 0.01, 500)
     method = mcover.MCover(3, bank=10)
@@ -209,6 +270,7 @@ def main() -> None:
     with threadpool_limits(limits=1):
         compare(given.quick)
         codes(given.quick)
+        readouts(given.quick)
         fits(given.quick)
         prediction(given.quick)
 

@@ -1,4 +1,4 @@
-"""Timing shared by the benchmarks: medians of rivals that take turns, or the best of repeats."""
+"""Timing shared by the benchmarks: medians of alternating measurements, or the best of repeats."""
 
 import math
 import statistics
@@ -26,10 +26,10 @@ def best_in_turns(
     repeats: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[object, float]:
-    """The best time of each; taking turns, so that a busy moment of the machine hits all.
+    """The best time of each, measured in alternation, so that load affects all of them.
 
-    Within a turn each runs ``repeats`` times in a row, and finds its own data in the cache.
-    On a busy machine ``time.process_time`` as the clock leaves out what others took.
+    Within a turn each runs ``repeats`` times in a row, with its data in the cache. On a busy
+    machine, use the clock ``time.process_time``, which excludes other processes.
     """
     best = dict.fromkeys(works, math.inf)
     for work in works.values():
@@ -43,7 +43,7 @@ def best_in_turns(
 
 
 class Times(NamedTuple):
-    """Seconds of one rival in each turn."""
+    """Seconds of one candidate in each turn."""
 
     each: list[float]
 
@@ -52,7 +52,7 @@ class Times(NamedTuple):
         return statistics.median(self.each)
 
     def ratio(self, baseline: "Times") -> tuple[float, float, float]:
-        """Median and quartiles of the ratio to a baseline that was timed in the same turns."""
+        """Median and quartiles of the ratio to a baseline timed in the same turns."""
         ratios = [a / b for a, b in zip(self.each, baseline.each, strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
         return middle, low, high
@@ -61,10 +61,10 @@ class Times(NamedTuple):
 def in_turns(
     works: Mapping[str, Callable[[], object]], seconds: float, least: int = 7
 ) -> dict[str, Times]:
-    """Times of each, taking turns, so that a busy moment of the machine hits all of them.
+    """Times of each, measured in alternation, so that load affects all of them.
 
-    Every work runs twice in its turn and the second run counts: the first finds the caches and the
-    memory of another one. At least so many turns.
+    In its turn each runs twice and the second run counts, because the first finds caches and memory
+    of another one.
     """
     times = {key: Times([]) for key in works}
     for work in works.values():

@@ -30,7 +30,8 @@ from reproduction.figures import COLOURS  # noqa: E402
 
 INK, RULE, PAPER = "#222222", "#bbbbbb", "#fffffe"
 COVERS = [COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[3]]
-# Where a figure may be divided, as shares of its width: on a phone its parts are below one another.
+# Positions at which a figure may be divided, as shares of its width; on a phone the parts are
+# stacked.
 CUTS = {"covers": (1 / 3, 2 / 3), "law": (0.355, 0.68), "cycle": (0.43,), "lifts": (0.5,)}
 ROUTES = np.array([[0, 1, 2], [1, 2, 0], [2, 1, 0], [0, 2, 1]])  # of four sources, over 3 covers
 

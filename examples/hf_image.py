@@ -1,4 +1,4 @@
-"""A tiny ViT on scikit-learn's digits with CoverTrainer, beside a plain Trainer; no download.
+"""A tiny ViT on scikit-learn's digits: CoverTrainer against a plain Trainer, without a download.
 
 python examples/hf_image.py
 python examples/hf_image.py --seeds 10 --images 500 --routing messages
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--covers", type=int, default=4)
     parser.add_argument("--routing", default="directed", help="directed or messages")
     parser.add_argument("--noise", default="auto", help="separates the covers at the start")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--images", type=int, default=300, help="to train on")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--output", type=Path, help="folder of the checkpoints")
@@ -92,6 +92,10 @@ def main() -> None:
     print(f"{type(net).__name__} of {net.num_parameters():,} parameters, {given.images} images")
     for name, values in errors.items():
         print(f"  {name:24} test error {mcover.statistics.mean(values)}")
+    one, longer, covers, *_ = errors
+    for name in (one, longer):
+        gain = mcover.statistics.paired(errors[name], errors[covers]).difference
+        print(f"gain of the covers over {name}: {gain}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-"""Covers on several processes: each runs some of them, and they meet through collectives.
+"""Covers on several processes: each runs some covers, and they exchange data by collectives.
 
 torchrun --standalone --nproc-per-node 4 examples/spread.py                   # one cover a process
 torchrun --standalone --nproc-per-node 4 examples/spread.py --cover-ranks 2   # 2 × 2: covers × data
+
+Rank 0 also trains the plain network, for equal steps and for equal gradients. One seed does not
+show which is better: examples/mlp.py has twenty.
 """
 
 import argparse
@@ -9,12 +12,28 @@ import argparse
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
 import mcover
 from mcover import distributed
+
+
+def plain_network() -> nn.Module:
+    torch.manual_seed(0)  # the same weights on all ranks, and the same order of batches
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def trained_alone(images: Tensor, labels: Tensor, epochs: int) -> nn.Module:
+    net = plain_network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(labels)).split(64):
+            optimizer.zero_grad()
+            F.cross_entropy(net(images[batch]), labels[batch]).backward()
+            optimizer.step()
+    return net
 
 
 def main() -> None:
@@ -31,10 +50,8 @@ def main() -> None:
     pixels = torch.tensor(digits.images / 16, dtype=torch.float32)
     images, test = pixels[:1437], pixels[1437:]
     labels, target = torch.tensor(digits.target).split([1437, 360])
-    torch.manual_seed(0)  # the same weights on all ranks, and the same order of batches
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     topology = mcover.GaussianRing(sigma=1.5, shift=1)
-    covered = mcover.lift(net, given.covers, topology, given.routing, seed=0)
+    covered = mcover.lift(plain_network(), given.covers, topology, given.routing, seed=0)
     part = distributed.spread(covered, mesh)
     model = part
     if mesh.size(1) > 1:
@@ -56,9 +73,15 @@ def main() -> None:
     if dist.get_rank() == 0:
         if given.output:
             torch.save(net.state_dict(), given.output)
-        with torch.no_grad():
-            error = (net(test).argmax(dim=1) != target).float().mean().item()
-        print(f"test error of the collapse: {error:.4f}")
+        alone = {
+            "plain, equal steps": trained_alone(images, labels, given.epochs),
+            "plain, equal gradients": trained_alone(images, labels, given.covers * given.epochs),
+        }
+        print("test error, one seed")
+        for name, one in (alone | {"collapse of the covers": net}).items():
+            with torch.no_grad():
+                error = (one(test).argmax(dim=1) != target).float().mean().item()
+            print(f"  {name:24} {error:.4f}")
     dist.destroy_process_group()
 
 

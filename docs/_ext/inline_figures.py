@@ -16,9 +16,9 @@ _ROOT = re.compile(
 
 
 def divided(svg: str, name: str) -> str:
-    """The parts of a figure, as pictures that stand beside one another or, on a phone, below.
+    """The parts of a figure as pictures, arranged in a row or, on a phone, in a column.
 
-    The first part holds the whole drawing, of which it shows its share; the others refer to it.
+    The first part contains the whole drawing and shows a section of it; the others refer to it.
     """
     found = _ROOT.search(svg)
     assert found is not None, f"{name}: no drawing"

@@ -61,7 +61,7 @@ def _shorten_types(
     """Writes type aliases by name instead of expanded, and hides defaults that are not Python."""
     texts = [text and text.replace(_ARRAY_LIKE, "ArrayLike") for text in (signature, returns)]
     texts = [text and _NDARRAY.sub(r"NDArray[\1]", text) for text in texts]
-    # A default_factory has no text that could be shown.
+    # A default_factory has no text to show.
     return texts[0] and texts[0].replace("<factory>", "..."), texts[1]
 
 

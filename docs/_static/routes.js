@@ -31,8 +31,8 @@ const Routes = {
     return table;
   },
 
-  // An exact draw from P(ρ) ∝ ∏ Q[α][ρ(α)], row by row: each column is taken with the share of the
-  // permanent that is left behind it.
+  // An exact draw from P(ρ) ∝ ∏ Q[α][ρ(α)], row by row: the probability of a column is
+  // its share of the permanent of the remaining rows.
   draw(kernel, table, random = Math.random) {
     let left = (1 << kernel.length) - 1;
     return kernel.map((row) => {

@@ -1,12 +1,13 @@
-"""Covers spread over ranks: bytes moved in a step against the formula, time against one process.
+"""Covers spread over ranks: bytes sent per step against the formula, time against one process.
 
-Ranks are processes on this machine that meet over loopback. Bytes are those that the kernel counted
-on the sockets of rank 0 (TCP_INFO), against the formulas of ``mcover.distributed.exchange``; what
-lies between is the check that ranks are in step and gloo's own headers. A step is forward, loss,
-backward and SGD with momentum; the rival is the same step in one process with as many threads as
-there are ranks, or CPUs where these are fewer. Ranks have one thread each.
+Ranks are processes on this machine that communicate over loopback. Bytes are those that the kernel
+counts on the sockets of rank 0 (TCP_INFO), compared with the formulas of
+``mcover.distributed.exchange``. The difference is due to the check that ranks are at the same step,
+and to gloo's headers. A step is forward, loss, backward and SGD with momentum. The baseline is the
+same step in one process with one thread per rank, limited by the number of CPUs. Ranks have one
+thread each.
 
-    python bench/distributed.py [--covers 4] [--batch 256] [--steps 10]
+    python bench/cover_ranks.py [--covers 4] [--batch 256] [--steps 10]
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def formula(name: str, covers: int, ranks: int, batch: int) -> float:
     """Bytes that one rank sends in a step, for float32 and uniform routes."""
     cross, elements = 1 - 1 / ranks, sum(p.numel() for p in mlp().parameters())
     if name == "messages":
-        # The first layer's input is shared: with two or more covers a rank, weights are mixed
-        # where a unit has fewer of them than there are samples.
+        # The first layer's input is shared: with two or more covers per rank, weights are mixed if
+        # a unit has fewer weights than there are samples.
         first = min(WIDTHS[0], batch) if covers > ranks else batch
         numbers = WIDTHS[1] * first + batch * sum(WIDTHS[2:])
         return 2 * cross * covers * numbers * 4
@@ -61,7 +62,7 @@ def formula(name: str, covers: int, ranks: int, batch: int) -> float:
 
 
 def sent_by_sockets() -> int:
-    """Bytes that all TCP sockets of this process have sent."""
+    """Bytes sent by all TCP sockets of this process."""
     total = 0
     for entry in os.listdir("/proc/self/fd"):
         try:
