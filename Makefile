@@ -115,13 +115,17 @@ bench: $(VENV)/.test
 	$(RUN) bench/permutations.py
 	$(RUN) bench/annealing.py
 	$(RUN) bench/short_schedules.py
+	$(RUN) bench/executors.py
+	$(RUN) bench/large.py
+	$(RUN) bench/graphs.py
+	$(RUN) bench/readouts.py
 	$(RUN) bench/lift.py
 	$(RUN) bench/directed.py
-	$(RUN) bench/growth.py --output $(OUT)/cost.svg
+	$(RUN) bench/growth.py --output $(OUT)/cost.png
 	$(RUN) bench/first_step.py
 	$(RUN) bench/committee.py
 	$(RUN) bench/sklearn_estimators.py --quick
-	$(RUN) bench/distributed.py
+	$(RUN) bench/cover_ranks.py
 
 format: $(VENV)/.check
 	$(RUN) -m ruff format .
