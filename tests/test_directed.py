@@ -61,7 +61,7 @@ def test_values_and_gradients_are_those_of_plain_loops(path, covers, granularity
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("covers", [1, 3, 6])
+@pytest.mark.parametrize("covers", [1, 2, 3, 6, 8, 9])
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_gradients_and_their_gradients_are_exact(path, covers, granularity):
     given, _ = routes_of(covers, (2, 3), granularity, GaussianRing(1.0, shift=1))
@@ -115,7 +115,7 @@ def test_outputs_are_tensors_of_their_own():
      torch.complex64, torch.complex128],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("covers", [4, 6])
+@pytest.mark.parametrize("covers", [4, 7, 9])
 @pytest.mark.parametrize("granularity", ["weight", "unit"])
 def test_any_dtype_is_moved_bit_by_bit(dtype, covers, granularity):
     given, routes = routes_of(covers, granularity=granularity)

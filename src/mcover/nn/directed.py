@@ -24,7 +24,7 @@ from mcover.errors import McoverError
 from mcover.lifting import Granularity
 
 _TILE = 1024  # elements of a cover at a time; those of a few covers fit the first-level cache
-_CHOICES = 5  # up to this many covers, :func:`_choose` is used
+_CHOICES = 8  # up to this many covers, :func:`_choose` is used
 _PART = 2**20  # elements of all covers for each thread, at least: about a millisecond
 # The loops move bits, so they are compiled for each element size and not for each dtype.
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -238,43 +238,51 @@ def _pool(workers: int, process: int) -> ThreadPoolExecutor:
 def _choose(
     read: Arrays, written: Arrays, index: NDArray[Any], columns: NDArray[Any], start: int, stop: int
 ) -> None:
-    """As :func:`_look_up`, for up to five covers.
+    """As :func:`_look_up`, for up to eight covers.
 
-    It reads the elements of all covers and selects one, which compiles to vector instructions:
-    twice as fast as a look-up for each element. A route is packed into one number, with three bits
-    for each context.
+    It reads the elements of all covers and selects one by the three bits of its number, which
+    compiles to vector instructions: three times as fast as a look-up for each element, and for up
+    to four covers nearly as fast as a copy. A route is packed into one number, with three bits for
+    each context. All elements are read before any is selected: conditional reads would not be
+    vectorized. ``len(read)`` is known to the compiler, so few covers need few selections.
     """
     covers, rows = columns.shape
     packed = np.zeros(rows, dtype=np.uint32)
     for alpha in range(covers):
         for row in range(rows):
-            packed[row] |= np.uint32(columns[alpha, row] << 3 * alpha)
-    routes = np.empty(_TILE, dtype=np.uint32)
+            packed[row] |= np.uint32(columns[alpha, row]) << np.uint32(3 * alpha)
+    routes, zero = np.empty(_TILE, dtype=np.uint32), np.uint32(0)
     for first in range(start, stop, _TILE):
         last = min(first + _TILE, stop)
         here = index[first:last]
         for i in range(last - first):
             routes[i] = packed[here[i]]
-        own_0 = read[0][first:last]
-        own_1 = read[1 % covers][first:last]
-        own_2 = read[2 % covers][first:last]
-        own_3 = read[3 % covers][first:last]
-        own_4 = read[4 % covers][first:last]
+        own_0, own_1 = read[0][first:last], read[1 % covers][first:last]
+        own_2, own_3 = read[2 % covers][first:last], read[3 % covers][first:last]
+        own_4, own_5 = read[4 % covers][first:last], read[5 % covers][first:last]
+        own_6, own_7 = read[6 % covers][first:last], read[7 % covers][first:last]
         for alpha in range(covers):
             out = written[alpha][first:last]
-            # Masks are shifted outside the loop: inside, shifts would use 64 bits and half the
+            # Bits are shifted outside the loop: inside, shifts would use 64 bits and half the
             # lanes.
-            bits = np.uint32(7 << 3 * alpha)
-            is_1, is_2 = np.uint32(1 << 3 * alpha), np.uint32(2 << 3 * alpha)
-            is_3, is_4 = np.uint32(3 << 3 * alpha), np.uint32(4 << 3 * alpha)
+            bit_0, bit_1 = np.uint32(1 << 3 * alpha), np.uint32(2 << 3 * alpha)
+            bit_2 = np.uint32(4 << 3 * alpha)
             for i in range(last - first):
-                source = np.uint32(routes[i] & bits)
-                one, two, three, four = own_1[i], own_2[i], own_3[i], own_4[i]
-                value = own_0[i]
-                value = one if source == is_1 else value
-                value = two if source == is_2 else value
-                value = three if source == is_3 else value
-                value = four if source == is_4 else value
+                odd = np.uint32(routes[i] & bit_0)
+                a, b = own_0[i], own_1[i]
+                value = b if odd != zero else a
+                if len(read) > 2:
+                    upper = np.uint32(routes[i] & bit_1)
+                    c, d = own_2[i], own_3[i]
+                    pair = d if odd != zero else c
+                    value = pair if upper != zero else value
+                if len(read) > 4:
+                    last_four = np.uint32(routes[i] & bit_2)
+                    e, f, g, h = own_4[i], own_5[i], own_6[i], own_7[i]
+                    low = f if odd != zero else e
+                    high = h if odd != zero else g
+                    pair = high if upper != zero else low
+                    value = pair if last_four != zero else value
                 out[i] = value
 
 
