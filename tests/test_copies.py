@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from covering import RING, both, doubles, mlp
-from mcover import lift
+from mcover import McoverError, lift
 
 
 @both
@@ -68,3 +68,42 @@ def test_changes_to_the_covered_models_own_modules_are_followed():
     seen.clear()
     covered(x)
     assert not seen
+
+
+def _replace(net):
+    net[1] = nn.Tanh()
+
+
+def _replace_lifted(net):
+    net[0] = nn.Linear(6, 8).double()
+
+
+def _add(net):
+    net.add_module("last", nn.Tanh())
+
+
+def _remove(net):
+    del net[2]
+
+
+@both
+@pytest.mark.parametrize("ran", [False, True])
+@pytest.mark.parametrize("change", [_replace, _replace_lifted, _add, _remove])
+def test_other_submodules_are_refused(change, ran, routing):
+    covered, x = lift(mlp(nn.ReLU()), 3, RING, routing, seed=0), doubles(4, 6)
+    if ran:
+        covered(x)
+    modules = dict(covered.net._modules)
+    change(covered.net)
+    with pytest.raises(McoverError, match=r"the module 'net\.\w+' of a covered model was replaced"):
+        covered(x)
+    covered.net._modules.clear()
+    covered.net._modules.update(modules)
+    assert covered(x).shape == (3, 4, 3)
+
+
+def test_the_collapse_of_other_submodules_is_refused():
+    covered = lift(mlp(), 3, RING, seed=0)
+    covered.net[1] = nn.ReLU()
+    with pytest.raises(McoverError, match=r"models = \[covered\.cover"):
+        covered.collapse()

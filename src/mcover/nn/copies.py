@@ -10,7 +10,8 @@ things make this hard:
   ``covered.net`` must take effect in every copy. :meth:`Copies.follow_changes` compares the
   attributes of ``covered.net`` with those of the previous forward, and applies the differences to
   every copy. Nothing is copied back to ``covered.net``: an attribute that a copy has set on itself
-  stays until the user sets it.
+  stays until the user sets it. Replaced, added and removed submodules are refused, because routes,
+  mixers, optimizers and files belong to the tensors of the lift.
 - *Tensors are held in several places.* A tied weight has several names, and ``nn.LSTM`` keeps its
   weights in a list as well. All these places are found once (:func:`_places`) and bound together. A
   place that was missed would hold the tensors of the previous pass: wrong results without an error.
@@ -30,6 +31,7 @@ from mcover.nn.modules import TENSOR_TABLES, held_tensors, structure
 # The slices of each stack. Tensors are keys by identity: torch hashes a tensor by its id.
 StackSlices = Mapping[Tensor, Sequence[Tensor]]
 _MISSING = object()
+_NOT_FOLLOWED = (*TENSOR_TABLES, "_modules")  # tensors are bound, other modules are refused
 
 
 class Copies:
@@ -56,7 +58,9 @@ class Copies:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self._slots: list[list[tuple[Any, Any]]] | None = None
-        self._seen = [_attributes(module) for module in self.net.modules()]
+        self._own = list(self.net.modules())
+        self._seen = [_attributes(module) for module in self._own]
+        self._children = [_children(module) for module in self._own]
 
     def bind(self, slices: StackSlices) -> list[nn.Module]:
         """Sets the tensors of a pass in all copies, and returns the copies."""
@@ -139,12 +143,13 @@ class Copies:
 
     def follow_changes(self) -> None:
         """Applies to all copies what was changed on the modules of ``net`` since the last call."""
+        self.check_children()
         if self._slots is None:
             self._resolve()
         for position, (module, seen) in enumerate(zip(self._own, self._seen, strict=True)):
             for key, value in vars(module).items():
                 before = seen.get(key, _MISSING)
-                if value is before or key in TENSOR_TABLES:
+                if value is before or key in _NOT_FOLLOWED:
                     continue
                 hooks = _are_hooks(key, before)
                 if hooks and value == before:
@@ -159,10 +164,24 @@ class Copies:
                         own[key] = value
                 seen[key] = dict(value) if hooks else value
 
+    def check_children(self) -> None:
+        """Refuses a tree whose modules are not those of the lift."""
+        for module, before in zip(self._own, self._children, strict=True):
+            now = _children(module)
+            if now != before:
+                names = {own: name for name, own in self.net.named_modules()}
+                key = next(k for k in now | before if now.get(k) is not before.get(k))
+                path = ".".join(filter(None, ("net", names[module], key)))
+                raise McoverError(
+                    f"the module {path!r} of a covered model was replaced, added or removed after "
+                    "the lift. Undo this; then change the base model and lift it again. To keep "
+                    "what the covers have learned, change the models of models = [covered.cover(k) "
+                    "for k in range(M)], and write mcover.lift(models[0], models, ...)."
+                )
+
     def _resolve(self) -> None:
         """Finds the places of tensors in each copy, and prepares the copies."""
         self._places = list(_places(self.net))
-        self._own = list(self.net.modules())
         self._members = [list(module.modules()) for module in self.modules]
         self._slots = [self._slots_of(members) for members in self._members]
         for module in self.modules:
@@ -214,6 +233,10 @@ def _resolved(module: nn.Module, path: tuple[Any, ...]) -> tuple[Any, Any]:
     for key in path[:-1]:
         holder = holder[key]
     return holder, path[-1]
+
+
+def _children(module: nn.Module) -> dict[str, Any]:
+    return dict(module._modules.items())  # a TorchScript module has only items() of a dict
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

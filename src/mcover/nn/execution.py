@@ -62,9 +62,8 @@ class Execution:
         self.lock = threading.RLock()
         self.current = Pass(self.rules)
         self._recomputations = Recomputations()
-        self.objective: Objective | None = (
-            None  # set if the next forward is one of ``covered.loss``
-        )
+        # Set if the next forward is one of ``covered.loss``.
+        self.objective: Objective | None = None
         self._pending = [False]  # whether a backward may still run these copies again
         self._checked = False
         # Whether the model writes to its input; by training mode, known after the first forward.
@@ -90,6 +89,7 @@ class Execution:
         """
         state, inputs = self.state, (args, kwargs)
         with self.lock:
+            self.copies.check_children()  # before compiled loops read the stacks
             step, number = self._count_forward(trees.tensors(inputs))
             state._draw(number)
             objective, self.objective = self.objective, None
