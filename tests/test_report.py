@@ -99,3 +99,10 @@ def test_with_an_example_it_counts_what_was_really_called():
     ):
         report = covered.report(torch.ones(2, 4))
     assert treatments(report) == {"a": "mixed", "b": "copied", "c": "copied"}
+
+
+def test_an_example_leaves_each_module_in_its_mode():
+    covered = lift(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), 2, RING, seed=0)
+    covered.net[1].eval()
+    covered.report(torch.ones(2, 4))
+    assert [module.training for module in covered.net.modules()] == [True, True, False]

@@ -198,10 +198,11 @@ def _flops(model: nn.Module, args: Any, kwargs: Any) -> int:
 
     It runs with gradients on: without them torch may take fused kernels, which are not counted.
     """
-    training = model.training
+    training = [(module, module.training) for module in model.modules()]
     try:
         with FlopCounterMode(display=False) as counter, torch.enable_grad():
             model.eval()(*args, **kwargs)
     finally:
-        model.train(training)
+        for module, before in training:  # ``train()`` would change frozen parts in eval() too
+            module.training = before
     return int(counter.get_total_flops())
