@@ -12,6 +12,7 @@ import pytest
 import mcover
 from mcover import MCover, McoverError, Vanilla, statistics
 from mcover.annealing import AnnealOptions, AnnealResult
+from mcover.figures import annealing_figure
 
 PNG = b"\x89PNG"
 
@@ -206,3 +207,9 @@ def test_a_picture_without_falling_temperatures_is_against_sweeps(problem):
         axes = course.plot().axes[0]
         assert axes.get_xlabel() == label
         assert axes.xaxis_inverted() == (rule == "glauber")
+
+
+def test_a_picture_of_many_methods_has_all_of_them(result):
+    course = vars(result.trajectory)
+    figure = annealing_figure({str(k): course for k in range(7)}, "seven methods")
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [*"0123456"]

@@ -150,7 +150,7 @@ def annealing_figure(
     panels = figure.subplots(2, (count + 1) // 2, squeeze=False).ravel()
     falling = all(c["temperature"][0] > c["temperature"][-1] for c in courses.values())
     for axes, name in zip(panels, shown, strict=False):
-        for colour, (method, course) in zip(COLOURS, courses.items(), strict=False):
+        for colour, (method, course) in zip(cycle(COLOURS), courses.items(), strict=False):
             values = course[name]
             reached = np.isfinite(values).any(axis=0)
             if reached.any():
