@@ -309,8 +309,10 @@ def test_norms_are_recalibrated_or_a_warning_is_given(policy):
     covered = lift(binary.binarize(model), 3, Uniform(), "messages", noise="50%", seed=0)
     covered(x)
     held = {"held_out": [(x, torch.zeros(len(x)))]} if policy == "best" else {}
-    with pytest.warns(McoverWarning, match="batch-norms describe the covers"):
+    with pytest.warns(McoverWarning, match="batch norm 'norm' describe the covers"):
         binary.collapse(covered, policy, **held)
+    untracked = nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2, track_running_stats=False))
+    binary.collapse(lift(binary.binarize(untracked), 3, seed=0))  # no statistics, no warning
     net = binary.collapse(covered, policy, loader=[x], **held)
     torch.testing.assert_close(net.norm.running_mean, net.first(x).mean((0, 2, 3)))
     assert not net.training

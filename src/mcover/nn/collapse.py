@@ -42,24 +42,24 @@ def collapse(
 
     if loader is not None:
         check_loader("loader", loader)
-    elif name := _differing_batch_norm(covered):
-        warnings.warn(
-            f"the running statistics of batch norm {name!r} describe the covers and not their "
-            "mean, so the collapsed model may predict at random; write "
-            "covered.collapse(loader=batches) with a few batches of training inputs.",
-            McoverWarning,
-            stacklevel=2,
-        )
+    else:
+        warn_of_statistics(covered)
     return recalibrated(rebuilt(covered, value), loader)
 
 
-def _differing_batch_norm(covered: CoverState) -> str:
-    """The first batch norm whose running statistics differ between covers, or ""."""
+def warn_of_statistics(covered: CoverState) -> None:
+    """Warns at the caller's call if running statistics of a batch norm differ between covers."""
     for name, stack in covered.state_stacks().items():
         at, _, key = name.rpartition(".")
         if key == "running_mean" and bool((stack != stack[0]).any()):
-            return at
-    return ""
+            warnings.warn(
+                f"the running statistics of batch norm {at!r} describe the covers and not the "
+                "collapsed model, which may predict at random; write collapse(loader=batches) with "
+                "a few batches of training inputs.",
+                McoverWarning,
+                stacklevel=3,
+            )
+            return
 
 
 def check_loader(name: str, loader: Any) -> None:

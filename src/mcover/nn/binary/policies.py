@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
@@ -10,15 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from mcover import checks
-from mcover.errors import McoverError, McoverWarning
+from mcover.errors import McoverError
 from mcover.nn.binary.signs import SignWeight, latents, weights_of
-from mcover.nn.collapse import check_loader, mean_over_covers, rebuilt, recalibrated
+from mcover.nn.collapse import (
+    check_loader,
+    mean_over_covers,
+    rebuilt,
+    recalibrated,
+    warn_of_statistics,
+)
 from mcover.nn.covered import Covered
 
 Policy = Literal["latents", "signs", "best"]
 Score = Callable[[Any, Any], Any]
-
-_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 def errors(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -78,13 +81,8 @@ def collapse(
         if isinstance(given, Iterator) and policy == "best":
             raise McoverError(f"{name} is read once for each cover; write a list or a DataLoader.")
     own = policy == "best" and not covered.settings.mixes  # then each cover has its own statistics
-    if loader is None and not own and any(isinstance(m, _NORMS) for m in covered.net.modules()):
-        warnings.warn(
-            "the running statistics of the model's batch-norms describe the covers and not the "
-            "collapse; write loader=... to recompute them from training batches.",
-            McoverWarning,
-            stacklevel=2,
-        )
+    if loader is None and not own:
+        warn_of_statistics(covered)
     if policy == "best":
         nets = (recalibrated(covered.cover(k), loader) for k in range(covered.covers))
         return min(
