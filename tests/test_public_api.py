@@ -177,6 +177,27 @@ def test_an_integration_without_its_package_names_the_extra(monkeypatch):
         importlib.import_module("mcover.lightning")
 
 
+def documented() -> Iterator[tuple[str, list[str], list[str]]]:
+    """Functions and classes with an Args section, their arguments, and the lines of the section."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                text = (ast.get_docstring(node) or "").partition("Args:\n")[2].partition("\n\n")[0]
+                made = [n for n in ast.walk(node) if isinstance(n, ast.FunctionDef)]
+                own = next((n for n in made if n.name == "__init__"), node)
+                if text and isinstance(own, ast.FunctionDef):
+                    given = [*own.args.args, *own.args.kwonlyargs, own.args.kwarg]
+                    yield f"{path}: {node.name}", [a.arg for a in given if a], text.splitlines()
+
+
+def test_each_argument_is_described_in_a_line_of_its_own():
+    found = list(documented())
+    assert len(found) > 40
+    for place, given, text in found:
+        hidden = [w for line in text for w in re.findall(r"[.;] (\w+): ", line) if w in given]
+        assert not hidden, f"{place}: {hidden}"
+
+
 def test_types_are_shipped():
     assert (SOURCE / "py.typed").exists()
 

@@ -9,8 +9,8 @@ ranks: the same number of bytes. If covers share the input, weights are mixed in
 where a cover has fewer than N of them.
 
 **Virtual models** (directed lift). Two layouts; P is a cover's lifted elements, D the destinations
-of a step (of all its forwards, where gradients are accumulated), and f the share of reads
-that cross ranks, 1 − 1/R for uniform routes:
+of a step (of all its forwards, where gradients are accumulated), and f the share of reads that
+cross ranks, 1 − 1/R for uniform routes:
 
 - "routed": in each forward an all-to-all brings the elements that this rank's virtual models read
   on other ranks, and each backward returns their gradients, 2·D·f·(M/R)·P·b. A rank keeps the
@@ -20,8 +20,7 @@ that cross ranks, 1 − 1/R for uniform routes:
 
 So "routed" moves fewer bytes if D·f < R − 1, and keeps R times less.
 
-:mod:`mcover.distributed.virtual_models` exchanges the weights
-of virtual models.
+:mod:`mcover.distributed.virtual_models` exchanges the weights of virtual models.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class Exchange:
         return tuple(own.clone() for own in out)  # results of a meeting are not views of one tensor
 
     def all_gather(self, rows: Sequence[Tensor]) -> Covers:
-        """What all ranks have of M/R covers each, as M tensors; without gradients."""
+        """Gathers the tensors of all M covers, M/R from each rank; without gradients."""
         own = torch.stack(list(rows))
         self.sent += own.nbytes * (self.size - 1)
         everyone = [torch.empty_like(own) for _ in range(self.size)]

@@ -147,9 +147,10 @@ class ReplicatedSGD(_Coupled):
     Args:
         params: stacks ``(M, *shape)``, ``covered.stacks().values()``; or parameter groups, with
             ``"replicas": False`` for shared parameters, which only the base updates.
-        lr: η, also of the base optimizer. coupling: g_0. "auto" is ``Σ_a L_a / Σ_a |w_a − w̄|²`` at
-            the start, summed over all weights, which makes both terms of the objective equal. The
-            losses come from the closure of the first step or from :meth:`start`.
+        lr: η, also of the base optimizer.
+        coupling: g_0. "auto" is ``Σ_a L_a / Σ_a |w_a − w̄|²`` at the start, summed over all weights,
+            which makes both terms of the objective equal. The losses come from the closure of the
+            first step or from :meth:`start`.
         growth: the factor by which the coupling grows in ``steps`` steps.
         steps: the planned number of steps; None only with ``growth=1``.
         base: the optimizer of the gradient step. It should act on each weight separately, as SGD
@@ -258,7 +259,8 @@ class ElasticSGD(_Coupled):
         lr: η, also of the base optimizer.
         coupling: ρ. "auto" gives β = 0.9 for the learning rate of the group.
         period: τ, the steps between communications.
-        base: the optimizer of the gradient step. options: options of the base.
+        base: the optimizer of the gradient step.
+        options: options of the base.
     """
 
     def __init__(

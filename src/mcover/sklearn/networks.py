@@ -37,7 +37,8 @@ class MCoverMLPClassifier(ClassifierMixin, Network):
         noise: the noise that separates the covers at the start, as in :func:`mcover.lift`.
         alpha: weight decay of the matrices, as in AdamW.
         batch_size: samples in a gradient step.
-        learning_rate_init: learning rate of AdamW. max_iter: number of epochs.
+        learning_rate_init: learning rate of AdamW.
+        max_iter: number of epochs.
         early_stopping: whether to hold out samples, to keep the collapse with the best score on
             them, and to stop when the score no longer improves.
         validation_fraction: share of the samples that are held out.

@@ -110,8 +110,8 @@ class SignWeight(nn.Module):
 
     Args:
         axes: the number of axes of the weight; a stack of covers has one more.
-        estimator: the surrogate for the derivative of the sign. ternary: whether small latents are
-            0.
+        estimator: the surrogate for the derivative of the sign.
+        ternary: whether small latents are 0.
         scale: None, or "channel".
         axis: the axis of the output channels.
     """
