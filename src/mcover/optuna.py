@@ -16,12 +16,11 @@ The same call with the best parameters gives the same value::
 
 Every option is either searched or fixed: a tuple is searched, any other value is fixed. For numbers
 a tuple is a range, ``(low, high)``, both included; for words and ``redraw_every`` it lists the
-choices. ``prefix`` precedes the names of the trial's parameters, so that one trial can hold several
-such values.
+choices.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from mcover import checks
@@ -54,32 +53,22 @@ def suggest_topology(
     trial: BaseTrial,
     covers: int,
     *,
-    kinds: Word = _KINDS,
+    kinds: Topology | Word = _KINDS,
     sigma: Number = _SIGMA,
     shift: Number | None = None,
-    prefix: str = "",
 ) -> Topology:
     """A topology for this number of covers; the trial's parameters are topology, sigma and shift.
 
     Args:
         trial: what ``study.optimize`` passes to the objective, or a ``FixedTrial``.
         covers: the number of covers M.
-        kinds: of "ring", "chain", "uniform" and "identity".
+        kinds: of "ring", "chain", "uniform" and "identity"; or a topology to use.
         sigma: width of a ring or a chain, in covers; searched on a logarithmic scale.
         shift: of a ring; None searches from 0 to M/2, which covers all rings: a shift wraps at M,
             and a negative one is the mirror image of a positive one.
-        prefix: of the names of the trial's parameters.
     """
-    values = _Values(trial, prefix)
-    values.ring(sigma, shift)
     covers = checks.check_int("covers", covers, 1)
-    kind = values.word("topology", kinds, (*_KINDS, "identity"))
-    if kind == "ring":
-        shift = (0.0, covers / 2) if shift is None else shift
-        return GaussianRing(values.number("sigma", sigma, log=True), values.number("shift", shift))
-    if kind == "chain":
-        return Chain(values.number("sigma", sigma, log=True))
-    return Uniform() if kind == "uniform" else Identity()
+    return _Options(trial).topology(kinds, sigma, shift)(covers)
 
 
 def suggest_lift(
@@ -95,7 +84,6 @@ def suggest_lift(
     blocks: Number = (1, 32),
     redraw_every: Redraw = _REDRAW,
     noise_percent: Number = (2.0, 300.0),
-    prefix: str = "",
 ) -> dict[str, Any]:
     """Keyword arguments for :func:`mcover.lift`: covers, topology, routing and noise.
 
@@ -104,7 +92,7 @@ def suggest_lift(
     Args:
         trial: what ``study.optimize`` passes to the objective, or a ``FixedTrial``.
         covers: the number of covers M.
-        topology: a topology to use, or kinds as in :func:`suggest_topology`.
+        topology: kinds as in :func:`suggest_topology`, or a topology to use.
         sigma: as in :func:`suggest_topology`.
         shift: as in :func:`suggest_topology`.
         routing: of "directed" and "messages".
@@ -114,27 +102,22 @@ def suggest_lift(
         redraw_every: training forwards between redraws of the routes; None is never.
         noise_percent: noise between covers in percent of each tensor's own standard deviation;
             searched on a logarithmic scale.
-        prefix: of the names of the trial's parameters.
     """
-    values = _Values(trial, prefix)
-    for name, size in {"bank": bank, "blocks": blocks}.items():  # also of the other routing
-        values.integers(name, size)
-    values.ring(sigma, shift)
-    count = values.integer("covers", covers)
-    if not isinstance(topology, Topology):
-        given: dict[str, Any] = {"kinds": topology, "sigma": sigma, "shift": shift}
-        topology = suggest_topology(trial, count, **given, prefix=prefix)
-    route: Directed | Messages
-    if values.word("routing", routing, ("directed", "messages")) == "directed":
-        kind = values.word("granularity", granularity, ("weight", "unit", "tensor"))
-        size = values.integer("bank", bank, log=True)
-        redraw = values.redraw(redraw_every)
-        route = Directed(size, granularity=kind, redraw_every=redraw)
+    options = _Options(trial)
+    count, kernel = options.integer("covers", covers), options.topology(topology, sigma, shift)
+    kind = options.choice("routing", routing, ("directed", "messages"))
+    size = options.integer("bank", bank, log=True)
+    unit = options.choice("granularity", granularity, ("weight", "unit", "tensor"))
+    parts = options.integer("blocks", blocks, log=True)
+    redraw = options.choice("redraw_every", redraw_every)
+    noise = options.number("noise_percent", noise_percent, log=True)
+    found: dict[str, Any] = {"covers": count()}
+    found["topology"] = kernel(found["covers"])
+    if kind() == "directed":
+        found["routing"] = Directed(granularity=unit(), bank=size(), redraw_every=redraw())
     else:
-        size = values.integer("blocks", blocks, log=True)
-        route = Messages(size, redraw_every=values.redraw(redraw_every))
-    noise = f"{values.number('noise_percent', noise_percent, log=True):g}%"
-    return {"covers": count, "topology": topology, "routing": route, "noise": noise}
+        found["routing"] = Messages(parts(), redraw_every=redraw())
+    return found | {"noise": f"{noise():g}%"}
 
 
 def suggest_annealing(
@@ -151,7 +134,6 @@ def suggest_annealing(
     start: Number = 0.4,
     stop: Number = 0.01,
     sweeps: Number = (100, 6000),
-    prefix: str = "",
 ) -> dict[str, Any]:
     """Keyword arguments for :func:`mcover.anneal`: method and schedule.
 
@@ -162,7 +144,7 @@ def suggest_annealing(
         trial: what ``study.optimize`` passes to the objective, or a ``FixedTrial``.
         method: of "mcover", "rsa" and "vanilla".
         covers: covers of an M-cover, or replicas of RSA.
-        topology: of an M-cover: a topology to use, or kinds as in :func:`suggest_topology`.
+        topology: of an M-cover: kinds as in :func:`suggest_topology`, or a topology to use.
         sigma: as in :func:`suggest_topology`.
         shift: as in :func:`suggest_topology`.
         bank: of an M-cover; searched on a logarithmic scale.
@@ -171,95 +153,94 @@ def suggest_annealing(
         start: the first temperature; searched on a logarithmic scale.
         stop: the last temperature; searched on a logarithmic scale.
         sweeps: of a linear schedule, two or more; searched on a logarithmic scale.
-        prefix: of the names of the trial's parameters.
     """
-    values = _Values(trial, prefix)
-    values.integers("covers", covers), values.integers("bank", bank)  # also of other methods
-    values.floats("coupling", coupling, log=True)
-    values.ring(sigma, shift)
-    kind = values.word("method", method, ("mcover", "rsa", "vanilla"))
-    count = 1 if kind == "vanilla" else values.integer("covers", covers)
+    options = _Options(trial)
+    kind = options.choice("method", method, ("mcover", "rsa", "vanilla"))()
+    count, kernel = options.integer("covers", covers), options.topology(topology, sigma, shift)
+    size = options.integer("bank", bank, log=True)
+    redraw = options.choice("redraw_every", redraw_every)
+    pull = options.number("coupling", coupling, log=True)
+    first, last = options.number("start", start, log=True), options.number("stop", stop, log=True)
+    steps = options.integer("sweeps", sweeps, log=True, least=2)
     chosen: MCover | RSA | Vanilla = Vanilla()
     if kind == "mcover":
-        if not isinstance(topology, Topology):
-            given: dict[str, Any] = {"kinds": topology, "sigma": sigma, "shift": shift}
-            topology = suggest_topology(trial, count, **given, prefix=prefix)
-        size = values.integer("bank", bank, log=True)
-        chosen = MCover(count, topology, size, values.redraw(redraw_every))
+        replicas = count()
+        chosen = MCover(replicas, kernel(replicas), size(), redraw())
     elif kind == "rsa":
-        chosen = RSA(count, values.number("coupling", coupling, log=True))
-    high, low = values.number("start", start, log=True), values.number("stop", stop, log=True)
-    steps = values.integer("sweeps", sweeps, log=True, least=2) - 1
+        chosen = RSA(count(), pull())
+    high, low = first(), last()
     if low >= high:
         raise McoverError(
             f"stop is {low:g} and start is {high:g}; temperatures fall: write start > stop."
         )
-    return {"method": chosen, "schedule": LinearSchedule(high, low, (high - low) / steps)}
+    return {"method": chosen, "schedule": LinearSchedule(high, low, (high - low) / (steps() - 1))}
 
 
-class _Values:
-    """Values of a trial by name: tuples are searched, anything else is fixed."""
+class _Options:
+    """Options by name: tuples are searched, anything else is fixed.
 
-    def __init__(self, trial: BaseTrial, prefix: str) -> None:
+    Each method checks an option and returns a function that asks the trial for its value. So all
+    options are checked, and those that a candidate uses are parameters of its trial.
+    """
+
+    def __init__(self, trial: BaseTrial) -> None:
         example = "the trial that study.optimize passes, or optuna.trial.FixedTrial(params)"
         self.trial: Any = checks.check_instance("trial", trial, BaseTrial, example)
-        self.prefix = checks.check_instance("prefix", prefix, str, "a text, e.g. 'lift_'")
 
-    def number(self, name: str, given: Any, *, log: bool = False) -> float:
-        low, high = self.floats(name, given, log=log)
+    def number(self, name: str, given: Any, *, log: bool = False) -> Callable[[], float]:
         if not isinstance(given, tuple):
-            return low
-        return float(self.trial.suggest_float(self.prefix + name, low, high, log=log))
-
-    def floats(self, name: str, given: Any, *, log: bool = False) -> tuple[float, float]:
-        """The checked range of a number, without a call of the trial."""
-        if not isinstance(given, tuple):
-            return (checks.check_float(name, given, infinite=name == "sigma"),) * 2
-        low, high = self._range(name, given)
+            fixed = checks.check_float(name, given, infinite=name == "sigma")
+            return lambda: fixed
+        low, high = _ends(name, given)
         low = checks.check_float(name, low, above=0.0 if log else -math.inf)
-        return low, checks.check_float(name, high, low)
+        high = checks.check_float(name, high, low)
+        return lambda: float(self.trial.suggest_float(name, low, high, log=log))
 
-    def ring(self, sigma: Any, shift: Any) -> None:
-        """Checks the options of a ring, which the other topologies do not read."""
-        self.floats("sigma", sigma, log=True)
-        if shift is not None:
-            self.floats("shift", shift)
-
-    def integer(self, name: str, given: Any, *, log: bool = False, least: int = 1) -> int:
-        low, high = self.integers(name, given, least=least)
-        if not isinstance(given, tuple):
-            return low
-        return int(self.trial.suggest_int(self.prefix + name, low, high, log=log))
-
-    def integers(self, name: str, given: Any, *, least: int = 1) -> tuple[int, int]:
-        """The checked range of an integer, without a call of the trial."""
-        low, high = self._range(name, given) if isinstance(given, tuple) else (given, given)
+    def integer(
+        self, name: str, given: Any, *, log: bool = False, least: int = 1
+    ) -> Callable[[], int]:
+        low, high = _ends(name, given) if isinstance(given, tuple) else (given, given)
         low = checks.check_int(name, low, least)
-        return low, checks.check_int(name, high, low)
-
-    def word(self, name: str, given: Any, known: Sequence[str]) -> Any:
-        for one in self._choices(name, given):
-            checks.check_choice(name, one, known)
-        return self._choice(name, given)
-
-    def redraw(self, given: Any) -> int | None:
-        for one in self._choices("redraw_every", given):
-            if one is not None:
-                checks.check_int("redraw_every", one, 1)
-        found: int | None = self._choice("redraw_every", given)
-        return found
-
-    def _choice(self, name: str, given: Any) -> Any:
+        high = checks.check_int(name, high, low)
         if not isinstance(given, tuple):
-            return given
-        return self.trial.suggest_categorical(self.prefix + name, given)
+            return lambda: low
+        return lambda: int(self.trial.suggest_int(name, low, high, log=log))
 
-    def _choices(self, name: str, given: Any) -> tuple[Any, ...]:
-        if isinstance(given, tuple) and not given:
+    def choice(self, name: str, given: Any, known: Sequence[str] = ()) -> Callable[[], Any]:
+        """One of some words; without any, a positive integer or None."""
+        listed = given if isinstance(given, tuple) else (given,)
+        if not listed:
             raise McoverError(f"{name} is (), which leaves no choice; write one or more.")
-        return given if isinstance(given, tuple) else (given,)
+        for one in listed:
+            if known:
+                checks.check_choice(name, one, known)
+            elif one is not None:
+                checks.check_int(name, one, 1)
+        if not isinstance(given, tuple):
+            return lambda: given
+        return lambda: self.trial.suggest_categorical(name, given)
 
-    def _range(self, name: str, given: tuple[Any, ...]) -> tuple[Any, Any]:
-        if len(given) != 2:
-            raise McoverError(f"{name} is {given!r}; write a range, (low, high), or a number.")
-        return given
+    def topology(self, given: Any, sigma: Any, shift: Any) -> Callable[[int], Topology]:
+        """As the others, but the function takes the number of covers."""
+        width = self.number("sigma", sigma, log=True)
+        centre = None if shift is None else self.number("shift", shift)
+        if isinstance(given, Topology):
+            return lambda covers: given
+        kind = self.choice("topology", given, (*_KINDS, "identity"))
+
+        def drawn(covers: int) -> Topology:
+            name = kind()
+            if name == "ring":
+                around = centre or self.number("shift", (0.0, covers / 2))
+                return GaussianRing(width(), around())
+            if name == "chain":
+                return Chain(width())
+            return Uniform() if name == "uniform" else Identity()
+
+        return drawn
+
+
+def _ends(name: str, given: tuple[Any, ...]) -> tuple[Any, Any]:
+    if len(given) != 2:
+        raise McoverError(f"{name} is {given!r}; write a range, (low, high), or a number.")
+    return given[0], given[1]

@@ -17,7 +17,7 @@ def topology_value(trial):
 
 
 def lift_value(trial):
-    return suggest_lift(trial, routing=("directed", "messages"), prefix="lift_")
+    return suggest_lift(trial, routing=("directed", "messages"))
 
 
 def annealing_value(trial):
@@ -64,14 +64,14 @@ def test_every_candidate_works_and_is_rebuilt_from_its_parameters(value, tmp_pat
     assert len({repr(made) for made in values.values()}) > 8
 
 
-def test_names_have_the_prefix_and_what_is_fixed_is_not_searched():
+def test_what_is_fixed_is_not_searched():
     trial = optuna.create_study().ask()
     options = suggest_lift(
         trial, covers=3, topology=mcover.Uniform(), granularity="unit", redraw_every=None,
-        noise_percent=10, prefix="a_",
+        noise_percent=10,
     )  # fmt: skip
-    assert set(trial.params) == {"a_bank"}
-    how = mcover.Directed(trial.params["a_bank"], granularity="unit", redraw_every=None)
+    assert set(trial.params) == {"bank"}
+    how = mcover.Directed(trial.params["bank"], granularity="unit", redraw_every=None)
     assert options == {"covers": 3, "topology": mcover.Uniform(), "routing": how, "noise": "10%"}
     assert suggest_topology(trial, 4, kinds="ring", sigma=1.5, shift=2) == mcover.GaussianRing(
         1.5, 2
@@ -81,7 +81,7 @@ def test_names_have_the_prefix_and_what_is_fixed_is_not_searched():
     temperatures = options["schedule"].temperatures()
     assert (len(temperatures), temperatures[0]) == (30, 0.4)
     assert temperatures[-1] == pytest.approx(0.1)
-    assert set(trial.params) == {"a_bank"}
+    assert set(trial.params) == {"bank"}
 
 
 def test_the_shift_of_a_ring_goes_half_way_around():
@@ -101,6 +101,7 @@ def test_the_shift_of_a_ring_goes_half_way_around():
         (lambda t: suggest_topology({}, 3), "trial is {}.*FixedTrial"),
         (lambda t: suggest_lift(t, covers=(4, 2)), "covers is 2.*at least 4"),
         (lambda t: suggest_lift(t, redraw_every=(None, 0)), "redraw_every is 0"),
+        (lambda t: suggest_lift(t, blocks=(1, 0)), "blocks is 0"),  # also of the other routing
         (lambda t: suggest_annealing(t, start=0.1, stop=0.2), "write start > stop"),
     ],
 )
