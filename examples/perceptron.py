@@ -19,8 +19,8 @@ def main() -> None:
     problem = mcover.teacher_student(given.n, given.alpha, seed=1)
     methods = {
         "vanilla": mcover.Vanilla(),
-        "RSA": mcover.RSA(covers=5, coupling=1.0),
-        "M-cover": mcover.MCover(covers=5, bank=3),
+        "RSA": mcover.RSA(covers=7, coupling=1.0),
+        "M-cover": mcover.MCover(covers=7, bank=3, coupling=0.3),
     }
     for name, method in methods.items():
         # The paper's temperatures; by default, anneal chooses a shorter schedule from the data.

@@ -133,9 +133,9 @@ ONE_TEMPERATURE: dict[str, Annealed] = {
     for series, one in ONE.items()
 }
 
-# The covers' setting with other start temperatures.
-STARTS = (0.25, 0.35, 0.5, 0.7, 1.0)
+# The setting of attracting covers, the library's default, with other start temperatures.
+STARTS = (0.35, 0.5, 0.7, 1.0, 1.4)
 """In units of T₀."""
 FROM: dict[str, Annealed] = {
-    f"M-cover, from {start:g} T₀": replace(ONE["M-cover"], start=start) for start in STARTS
+    f"{ATTRACTING}, from {start:g} T₀": replace(ONE[ATTRACTING], start=start) for start in STARTS
 }

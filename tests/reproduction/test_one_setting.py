@@ -1,37 +1,39 @@
 """One setting for all families: it is chosen by the stated rule, and its cost is a ratio."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from mcover import anneal
+from mcover.annealing import RECOMMENDED
 from mcover.statistics import paired_time_to_solution
 from reproduction import one_setting
-from reproduction.families import (
-    FAMILIES,
-    ONE,
-    SETTINGS,
-    plain,
-)
-from reproduction.one_setting import choose, score
+from reproduction.families import ATTRACTING, FAMILIES, ONE, SETTINGS, label_of, plain
+from reproduction.one_setting import choose, farthest, score
 from reproduction.planted import PlantedTrial
-from reproduction.rows import by_key, make_row, read_csv
+from reproduction.rows import by_key, make_row
 from reproduction.studies.structured import STRUCTURED
 from reproduction.summary import summarize
-
-RESULTS = Path(__file__).parents[2] / "reproduction" / "results"
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return by_key(read_csv(RESULTS / "structured.csv"))
 
 
 @pytest.mark.parametrize("series", ONE)
 def test_the_setting_is_the_one_that_the_rows_choose(series, rows):
     seeds = STRUCTURED.choosing["paper"].own_seeds
     assert choose(SETTINGS[series].values(), rows, seeds) == ONE[series]
+
+
+def test_the_default_is_the_setting_that_is_never_far_behind_the_best(rows):
+    settings = [one for given in SETTINGS.values() for one in given.values()]
+    ratios = farthest(settings, rows, STRUCTURED.choosing["paper"].own_seeds)
+    safest = min(ratios, key=ratios.get)
+    assert safest == label_of(ONE[ATTRACTING])
+    assert RECOMMENDED.method == ONE[ATTRACTING].method
+    assert RECOMMENDED.schedule.sweeps == ONE[ATTRACTING].sweeps
+    problem = FAMILIES["committee, K = 3"].problem(0)
+    how = {"seed": 0, "workers": 1}
+    ours = anneal(problem, ONE[ATTRACTING].method, schedule=ONE[ATTRACTING].schedule, **how)
+    assert anneal(problem, **how).options == ours.options
 
 
 def row(trial, seed, solved, seconds=1.0):

@@ -8,6 +8,7 @@ from mcover.annealing.graphs import Assignment as Assignment
 from mcover.annealing.graphs import GraphResult as GraphResult
 from mcover.annealing.loading import load_problem as load_problem
 from mcover.annealing.options import PAPER as PAPER
+from mcover.annealing.options import RECOMMENDED as RECOMMENDED
 from mcover.annealing.options import RSA as RSA
 from mcover.annealing.options import AnnealOptions as AnnealOptions
 from mcover.annealing.options import MCover as MCover
