@@ -26,6 +26,7 @@ from mcover.annealing import (
     teacher_student,
 )
 from mcover.errors import McoverError
+from mcover.extras import require
 from mcover.factor_graph import FactorGraph
 from mcover.lifting import Directed, Messages
 from mcover.topology import (
@@ -87,12 +88,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"mcover.{name}")
     if name not in _WITH_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with require(f"mcover.{name}", "torch", "torch"):
         from mcover import nn
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from mcover.extras import missing
-
-        raise missing(f"mcover.{name}", "torch", "torch") from error
     return getattr(nn, name)

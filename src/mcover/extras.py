@@ -3,6 +3,9 @@
 mcover is not on a package index, so all messages take the command to install an extra from here.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 def install(extra: str) -> str:
     """The command that installs an extra."""
@@ -19,3 +22,14 @@ def missing(user: str, package: str | None, extra: str) -> ModuleNotFoundError:
     """
     message = f"{user} needs {package}, which is not installed; run {install(extra)}"
     return ModuleNotFoundError(message, name=package)
+
+
+@contextmanager
+def require(user: str, extra: str, *packages: str) -> Iterator[None]:
+    """Around imports: where one of these packages is not installed, the error names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in packages:
+            raise
+        raise missing(user, error.name, extra) from error

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.extras import missing
+from mcover.extras import require
 from mcover.files import write_atomic
 
 if TYPE_CHECKING:
@@ -41,12 +41,8 @@ _PANELS = {
 
 def new_figure(width: float, height: float, title: str) -> Figure:
     """An empty figure, sizes in inches; without matplotlib, an error that names the extra."""
-    try:
+    with require("a picture", "plot", "matplotlib"):
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise missing("a picture", "matplotlib", "plot") from error
 
     class Picture(Figure):  # notebooks show it, although it is not made by pyplot
         def _repr_png_(self) -> bytes:

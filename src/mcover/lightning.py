@@ -29,7 +29,7 @@ from typing import Any
 
 from mcover import checks
 from mcover.errors import McoverError
-from mcover.extras import missing
+from mcover.extras import require
 
 
 def _framework() -> Any:
@@ -40,14 +40,12 @@ def _framework() -> Any:
     return import_module((found or names)[0])
 
 
-try:
+with require("mcover.lightning", "lightning", "lightning", "torch"):
     from torch import nn
 
     from mcover.nn import Covered
 
     _Callback: Any = _framework().Callback
-except ModuleNotFoundError as error:
-    raise missing("mcover.lightning", error.name, "lightning") from error
 
 __all__ = ["CollapseCallback", "collapsed"]
 

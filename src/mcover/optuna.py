@@ -26,14 +26,12 @@ from typing import Any, TypeAlias
 from mcover import checks
 from mcover.annealing import RSA, LinearSchedule, MCover, Vanilla
 from mcover.errors import McoverError
-from mcover.extras import missing
+from mcover.extras import require
 from mcover.lifting import Directed, Messages
 from mcover.topology import Chain, GaussianRing, Identity, Topology, Uniform
 
-try:
+with require("mcover.optuna", "optuna", "optuna"):
     from optuna.trial import BaseTrial
-except ModuleNotFoundError as error:
-    raise missing("mcover.optuna", error.name, "optuna") from error
 
 __all__ = ["suggest_annealing", "suggest_lift", "suggest_topology"]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mcover import McoverError, checks
-from mcover.extras import missing
+from mcover.extras import require
 from mcover.nn import Covered
 
 _OTHERWISE = "take the mean of the factors, covered.collapse()"
@@ -155,10 +155,8 @@ def _weight(holder: Any) -> Any:
 
 def _factors(covered: Covered, model: nn.Module) -> Iterator[_Factors]:
     """All LoRA factors of a model."""
-    try:
+    with require("mcover.hf.collapse_adapters", "peft", "peft"):
         from peft.tuners.lora import LoraLayer
-    except ModuleNotFoundError as error:
-        raise missing("mcover.hf.collapse_adapters", "peft", "peft") from error
     stacked = dict(covered.net.named_modules())
     for name, layer in model.named_modules():
         if not isinstance(layer, LoraLayer):

@@ -10,7 +10,7 @@ True
 
 from typing import TYPE_CHECKING, Any
 
-from mcover.extras import missing
+from mcover.extras import missing, require
 
 try:
     from sklearn.utils.validation import validate_data  # noqa: F401 (new in 1.6)
@@ -36,10 +36,6 @@ def __getattr__(name: str) -> Any:
     """Loads torch with the first use of a network; ±1 students do not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with require(f"mcover.sklearn.{name}", "sklearn", "torch"):
         from mcover.sklearn import networks
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise missing(f"mcover.sklearn.{name}", "torch", "sklearn") from error
     return getattr(networks, name)
