@@ -6,7 +6,8 @@ import signal
 import numpy as np
 import pytest
 
-from mcover import anneal, solve, teacher_student
+from mcover import McoverError, anneal, solve, teacher_student
+from mcover.annealing.tasks import run_tasks
 
 # Sockets that Dask leaves open, and warnings of its own, are not tested here.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("clusters")]
@@ -33,6 +34,10 @@ def die_once(path):
     return os.getpid()
 
 
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_loky_gives_the_same_bits():
     import joblib.externals.loky as loky
 
@@ -52,3 +57,17 @@ def test_dask_gives_the_same_bits_when_a_worker_dies(tmp_path, monkeypatch):
         check(executor)
         assert dying.result() != os.getpid()
         assert (tmp_path / "died").exists()
+
+
+def test_a_task_that_kills_every_worker_of_dask_is_given_up(tmp_path, monkeypatch):
+    import dask
+    import distributed
+
+    monkeypatch.chdir(tmp_path)
+    own = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    tasks = iter([(die, ())])
+    at_once = dask.config.set({"distributed.scheduler.allowed-failures": 0})
+    with at_once, distributed.Client(**own) as client:
+        executor = client.get_executor(pure=False)
+        with pytest.raises(McoverError, match=r"killed its worker 3 times \(KilledWorker"):
+            run_tasks(executor, lambda: next(tasks, None), print, 2, lambda: False)

@@ -38,12 +38,17 @@ class Budget:
 
 
 def attempt(
-    columns: Columns, size: Size, options: AnnealOptions, seed: SeedSequence, budget: Budget
+    columns: Columns,
+    size: Size,
+    options: AnnealOptions,
+    seed: SeedSequence,
+    budget: Budget,
+    hot: float | None = None,
 ) -> Attempt:
     """Anneals once and chooses a student; the temperatures of ``options`` are known.
 
     A restart that ends early still returns a student, so that an interrupted search has one. It
-    runs at least one slice of sweeps, and its student is not polished.
+    runs at least one slice of sweeps, and its student is not polished. ``hot`` is as in `read_out`.
     """
     from mcover.annealing.searches import run
     from mcover.annealing.states import compile_kernels, make_state, random_weights
@@ -75,7 +80,7 @@ def attempt(
         here, over, proposals = here + made, done.over, proposals + int(done.proposals.sum())
     finished = over or here >= len(temperatures)
     sweeps = len(temperatures) if finished and not is_over() else 0
-    best, errors, readout, more = read_out(columns, size, state.weights, sweeps, polish_seed)
+    best, errors, readout, more = read_out(columns, size, state.weights, sweeps, polish_seed, hot)
     return Attempt(
         weights=best,
         errors=errors,

@@ -35,7 +35,12 @@ Size = tuple[int, int, int]
 
 
 def read_out(
-    columns: Columns, size: Size, covers: Signs, sweeps: int, seed: SeedSequence
+    columns: Columns,
+    size: Size,
+    covers: Signs,
+    sweeps: int,
+    seed: SeedSequence,
+    hot: float | None = None,
 ) -> tuple[Signs, int, str, int]:
     """The student with the fewest errors: its weights, errors and name, and the proposals made.
 
@@ -45,13 +50,15 @@ def read_out(
         covers: the final covers of an annealing, (M, sites).
         sweeps: the sweeps of that annealing; 0 leaves out the polish.
         seed: the seed of the polish.
+        hot: T₀ of the energy "errors" for these patterns; measured if None.
     """
     from mcover.annealing.temperatures import freezing_temperature
 
     best, errors, name = best_student(columns, size, covers)
     if not errors or not sweeps:
         return best, errors, name, 0
-    hot, proposals = freezing_temperature(columns, size, "errors"), 0
+    hot = freezing_temperature(columns, size, "errors") if hot is None else hot
+    proposals = 0
     for (heat, share), own in zip(_POLISHES, seed.spawn(len(_POLISHES)), strict=True):
         temperatures = np.linspace(1, _COOLING, max(1, round(share * sweeps)))
         polished, left, made = polish(columns, size, best, heat * hot * temperatures, own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from mcover.annealing.options import AnnealOptions
 from mcover.annealing.portfolio import Plan
 from mcover.annealing.problems import Problem, problem_of
 from mcover.annealing.solution import Solution
-from mcover.annealing.tasks import IN_FLIGHT, Deadline, check_executor, run_tasks
+from mcover.annealing.tasks import Deadline, check_executor, run_tasks, workers_of
 from mcover.seeds import Seed, seed_sequence
 
 _MOST_BITS = 8
@@ -78,7 +78,9 @@ def solve(
             2^b − 1 ±1 students. They fit more patterns if no ±1 student fits all; the how-to on
             ``solve`` has measurements.
         seed: the seed of all random numbers.
-        workers: threads, or tasks in flight on an executor; one for each CPU by default.
+        workers: threads, one for each CPU by default; or tasks in flight on an executor, by default
+            one for each worker of a local pool, and 32 on a cluster. A task that waits in a queue
+            may exceed the time limit, so write the number of workers.
         executor: any executor of ``concurrent.futures`` to use instead of threads.
         interrupt: a function that is called a few times a second; once it returns true, the search
             ends.
@@ -162,10 +164,16 @@ class _Search:
         show()
         compile_kernels()
         self.columns = pack_columns(self.problem.patterns, self.problem.labels)
-        self.hot = freezing_temperature(self.columns, self.size, "linear")
+        self.hot, self.hot_errors = (
+            freezing_temperature(self.columns, self.size, energy) for energy in ("linear", "errors")
+        )
         self.deadline.start()
-        threads = checks.cpus() if workers is None else workers
-        halt = None if executor else threading.Event()
+        # A task knows the time that was left when it was submitted, so none should wait in a queue.
+        if workers is None:
+            workers = checks.cpus() if executor is None else workers_of(executor)
+        # Threads share this event; other workers do not.
+        in_process = executor is None or isinstance(executor, ThreadPoolExecutor)
+        halt = threading.Event() if in_process else None
 
         def should_stop() -> bool:
             show()
@@ -176,14 +184,12 @@ class _Search:
             # As long as no attempt has ended, there is no student to return.
             return self._is_decided() or (is_over and bool(self.attempts))
 
-        next_task = partial(self._next, halt)
+        own = ThreadPoolExecutor(workers) if executor is None else nullcontext(executor)
         try:
-            if executor is not None:
-                in_flight = IN_FLIGHT if workers is None else workers
-                run_tasks(executor, next_task, self._receive, in_flight, should_stop)
-            else:
-                with ThreadPoolExecutor(threads) as pool:
-                    run_tasks(pool, next_task, self._receive, threads, should_stop, halt)
+            with own as pool:
+                run_tasks(
+                    pool, partial(self._next, halt), self._receive, workers, should_stop, halt
+                )
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
@@ -204,7 +210,7 @@ class _Search:
         self.known[number] = options = with_temperature(options, self.hot)
         child = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, number))
         budget = Budget(halt, self.deadline.left())
-        return attempt, (self.columns, self.size, options, child, budget)
+        return attempt, (self.columns, self.size, options, child, budget, self.hot_errors)
 
     def _receive(self, number: int, one: Attempt) -> None:
         self.attempts[number] = one

@@ -9,20 +9,22 @@ break both.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from typing import Any, TypeVar
 
 from mcover import checks
-from mcover.errors import McoverWarning
+from mcover.errors import McoverError, McoverWarning
 
 POLL_SECONDS = 0.2
-IN_FLIGHT = 32  # for an executor, whose number of workers is not known
-
+IN_FLIGHT = 32  # tasks on an executor whose number of workers is not known
 SLICE_SECONDS = 0.05
+_LOSSES = 3  # of the workers of one task
 
 T = TypeVar("T")
 
@@ -36,6 +38,15 @@ def check_executor(executor: Any) -> Executor | None:
     return checks.check_instance("executor", executor, Executor, example)
 
 
+def workers_of(executor: Executor) -> int:
+    """The number of workers of an executor, or `IN_FLIGHT` if it is not known.
+
+    ``concurrent.futures`` has no public name for it. Its pools and loky's have this attribute.
+    """
+    workers = getattr(executor, "_max_workers", None)
+    return workers if isinstance(workers, int) else IN_FLIGHT
+
+
 def run_tasks(
     executor: Executor,
     next_task: Callable[[], tuple[Callable[..., T], tuple[Any, ...]] | None],
@@ -47,8 +58,8 @@ def run_tasks(
     """Runs tasks 0, 1, … until there are no more, or ``should_stop`` returns true.
 
     Args:
-        executor: runs the tasks. A task whose worker died is submitted again; once the executor is
-            broken, the remaining tasks run in this process.
+        executor: runs the tasks. A task whose worker died is submitted again, at most twice; once
+            the executor is broken, the remaining tasks run in this process.
         next_task: returns the next function and its arguments, or None if there is none now.
         receive: called in this thread with the number and the result of each task.
         in_flight: the number of tasks that are submitted at a time.
@@ -59,6 +70,7 @@ def run_tasks(
     """
     running: dict[Future[T], int] = {}
     tasks: dict[int, tuple[Callable[..., T], tuple[Any, ...]]] = {}
+    losses: Counter[int] = Counter()
     broken = False
     count = 0
 
@@ -74,6 +86,16 @@ def run_tasks(
                 _say_broken(error)
         receive(number, function(*arguments))
         del tasks[number]
+
+    def repeat(number: int, error: Exception) -> None:
+        losses[number] += 1
+        if losses[number] == _LOSSES:
+            raise McoverError(
+                f"a task killed its worker {_LOSSES} times ({type(error).__name__}), probably for "
+                "lack of memory; start fewer workers on each machine, or write fewer reads, fewer "
+                "covers or a smaller bank."
+            ) from error
+        begin(number)
 
     try:
         while not should_stop():
@@ -91,7 +113,7 @@ def run_tasks(
                 except Exception as error:
                     if not _is_of_a_dead_worker(error):
                         raise
-                    begin(number)
+                    repeat(number, error)
                     continue
                 del tasks[number]
                 receive(number, result)
@@ -104,9 +126,11 @@ def run_tasks(
 
 
 def _is_of_a_dead_worker(error: Exception) -> bool:
-    """Whether a worker failed and not the task, e.g. Dask's KilledWorker."""
-    libraries = ("distributed", "loky", "joblib")
-    return isinstance(error, BrokenExecutor) or type(error).__module__.split(".")[0] in libraries
+    """Whether a worker failed and not the task: a broken pool, also loky's, or Dask's error."""
+    if isinstance(error, BrokenExecutor):
+        return True
+    dask = sys.modules.get("distributed")  # imported if the error is from there
+    return dask is not None and isinstance(error, dask.KilledWorker)
 
 
 def _say_broken(error: Exception) -> None:
