@@ -301,9 +301,9 @@ def test_bad_class_weights_are_refused(cls, weights, message, wine):
 
 
 HOW = {
-    "by weights": "directed",
-    "by units": mcover.Directed(granularity="unit", redraw_every=3),
-    "by tensors": mcover.Directed(3, granularity="tensor", redraw_every=None),
+    "defaults": "directed",
+    "redrawn": mcover.Directed(redraw_every=3),
+    "kept": mcover.Directed(3, redraw_every=None),
 }
 
 
@@ -322,6 +322,17 @@ def test_batched_covers_train_as_covers_one_by_one(routing, activation, wine, mo
     np.testing.assert_allclose(ours.history_["loss"], plain.history_["loss"], rtol=1e-9)
     for name, value in plain.covers_.state_dict().items():
         torch.testing.assert_close(ours.covers_.state_dict()[name], value)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [mcover.Directed(granularity="unit"), mcover.Directed(4, destinations=2), mcover.Messages()],
+)
+def test_other_lifts_are_trained_one_by_one(how, wine):
+    X, y = wine
+    model = MCoverMLPClassifier((7,), routing=how, max_iter=2, random_state=0).fit(scale(X), y)
+    assert not BatchedCovers.fits(model.covers_)
+    assert model.history_["loss"][-1] < model.history_["loss"][0]
 
 
 def test_batched_covers_fit_several_outputs_and_one_cover(monkeypatch):

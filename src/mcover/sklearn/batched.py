@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from mcover import Directed
 from mcover.nn import Covered
-from mcover.nn.directed import move, sources, words
+from mcover.nn.directed import move, words
 
 _SMALL = 2**25  # steps with fewer multiply-adds run on one thread
 
@@ -81,7 +80,6 @@ class BatchedCovers:
         kept = [1.0 - lr * decay * (len(shape) > 1) for shape in self.shapes]
         self.kept = self.weights.new_tensor(np.repeat(kept, self.sizes))
         self.optimizer = torch.optim.AdamW([self.weights], lr=lr, weight_decay=0.0, fused=True)
-        self.sources = self._sources()
         self._memory: list[_Parameters] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,8 +88,10 @@ class BatchedCovers:
 
     @staticmethod
     def fits(covered: Covered) -> bool:
-        """Whether a lift is directed and evaluates one destination per step."""
-        return covered.is_directed and covered.passes == 1
+        """Whether a lift routes single weights and evaluates one destination per step."""
+        how = covered.settings.routing
+        by_weight = isinstance(how, Directed) and how.granularity == "weight"
+        return by_weight and covered.passes == 1
 
     @torch.no_grad()
     def step(self, x: Tensor, target: Tensor, weight: Tensor) -> float:
@@ -137,22 +137,7 @@ class BatchedCovers:
     def _index(self) -> NDArray[np.unsignedinteger]:
         """The route of each parameter in the next step, as a row of the table."""
         (which,) = self.covered._next_destinations()
-        index: NDArray[np.unsignedinteger] = self.covered.route_index[which].numpy()
-        return index if self.sources is None else index[self.sources]
-
-    def _sources(self) -> NDArray[np.int64] | None:
-        """The source of each parameter; None if each parameter is a source."""
-        how = self.covered.settings.routing
-        assert isinstance(how, Directed)  # fits() saw a directed lift
-        if how.granularity == "weight":
-            return None
-        counts = [sources(shape, how.granularity) for shape in self.shapes]
-        starts = np.cumsum([0, *counts])
-        of = [
-            np.repeat(np.arange(begin, end), size // (end - begin))
-            for (begin, end), size in zip(pairwise(starts), self.sizes, strict=True)
-        ]
-        return np.concatenate(of)
+        return self.covered.route_index[which].numpy()
 
 
 @contextmanager
