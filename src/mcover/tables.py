@@ -8,8 +8,8 @@ from html import escape
 Row = Sequence[str]
 
 
-def table(header: Row, rows: Sequence[Row]) -> str:
-    """A table with the first column aligned to the left, and the others to the right.
+def table(header: Row, rows: Sequence[Row], left: int = 1) -> str:
+    """A table with the first ``left`` columns aligned to the left, the others to the right.
 
     >>> print(table(["method", "error"], [["RSA", "0.1"], ["M-cover", "0.05"]]))
     method   error
@@ -20,11 +20,11 @@ def table(header: Row, rows: Sequence[Row]) -> str:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = []
     for cells in (header, ["-" * width for width in widths], *rows):
-        first, *others = (
-            cell.rjust(width) if place else cell.ljust(width)
+        aligned = (
+            cell.ljust(width) if place < left else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
         )
-        lines.append("  ".join([first, *others]).rstrip())
+        lines.append("  ".join(aligned).rstrip())
     return "\n".join(lines)
 
 

@@ -15,7 +15,10 @@ from mcover import checks
 from mcover.lifting import Settings
 from mcover.nn.collapse import cover
 from mcover.nn.state import CoverState
+from mcover.tables import html_table, table
 from mcover.topology import Facts
+
+_HEADER = ["module", "layer", "treatment", "blocks", "parameters", "covered"]
 
 
 @dataclass(frozen=True)
@@ -58,20 +61,11 @@ class LiftReport:
     trunk_share: float
 
     def __str__(self) -> str:
-        table = self._table()
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        layout = "  ".join(f"{{:{side}{n}}}" for side, n in zip("<<<>>>", widths, strict=True))
-        lines = [layout.format(*line).rstrip() for line in table]
-        return "\n".join([self._title(), *lines, *self._facts()])
+        return "\n".join([self._title(), table(_HEADER, self._rows(), left=3), *self._facts()])
 
     def _repr_html_(self) -> str:
-        head, *body = self._table()
-        lines = [f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>"]
-        lines += [
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in body
-        ]
         facts = "<br>".join(map(escape, self._facts()))
-        return f"<p>{escape(self._title())}</p><table>{''.join(lines)}</table><p>{facts}</p>"
+        return f"{html_table(self._title(), _HEADER, self._rows())}<p>{facts}</p>"
 
     def _title(self) -> str:
         how = self.settings
@@ -79,9 +73,9 @@ class LiftReport:
             f"{how.covers} covers, {how.topology!r}, routing={how.routing!r}, noise={how.noise!r}"
         )
 
-    def _table(self) -> list[list[str]]:
+    def _rows(self) -> list[list[str]]:
         """A line for each module that was lifted, and one for all others."""
-        lines = [["module", "layer", "treatment", "blocks", "parameters", "covered"]]
+        lines = []
         rest = [row for row in self.rows if row.treatment in ("shared", "frozen")]
         for row in self.rows:
             if row not in rest:
