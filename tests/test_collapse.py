@@ -86,5 +86,3 @@ def test_the_ensemble_is_the_mean_prediction(routing):
     covered = lift(model, 3, RING, how, noise=0.5, seed=0).eval()
     want = torch.stack([covered.cover(k)(x) for k in range(3)]).mean(0)
     torch.testing.assert_close(covered.ensemble(x), want)
-    along_routes = covered(x).unflatten(1, (covered.passes, len(x))).mean((0, 1))
-    torch.testing.assert_close(covered.ensemble(x, routed=True), along_routes)

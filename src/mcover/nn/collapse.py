@@ -141,15 +141,11 @@ def cover(covered: CoverState, index: int) -> nn.Module:
     return rebuilt(covered, lambda _, stack: stack[index], index)
 
 
-def ensemble(covered: CoverState, /, *args: Any, routed: bool = False, **kwargs: Any) -> Any:
+def ensemble(covered: CoverState, /, *args: Any, **kwargs: Any) -> Any:
     """The mean prediction of the M covers, each run as a separate model, shape (B, ...).
 
     For integers and booleans it is the most frequent value, or the smallest of several.
-    ``routed=True`` averages the outputs of the covered model instead, which runs along the routes.
     """
-    if checks.check_bool("routed", routed):
-        outputs = covered(*args, **kwargs)
-        return trees.map_tensors(lambda y: _average(_split(y, covered.passes)), outputs)
     each = []
     for index in range(covered.covers):
         own, named = trees.map_tensors(torch.clone, (args, kwargs))  # the model may write to it
@@ -162,15 +158,6 @@ def _average(stack: Tensor) -> Tensor:
     if stack.is_floating_point() or stack.is_complex():
         return stack.mean(0)
     return stack.long().mode(0).values.to(stack.dtype)
-
-
-def _split(output: Tensor, passes: int) -> Tensor:
-    """Separates the S passes that lie along the batch: (M, S·B, ...) to (M·S, B, ...)."""
-    if passes == 1:
-        return output
-    if output.ndim == 2 and output.shape[1] == passes:  # one number from each pass
-        return output.flatten()
-    return output.unflatten(1, (passes, -1)).flatten(0, 1)
 
 
 def rebuilt(
