@@ -40,6 +40,12 @@ def test_recovers_the_teacher_well_above_the_threshold(n, seed):
     assert result.errors == 0
 
 
+def test_patterns_and_labels_may_have_any_two_values():
+    patterns, labels, teacher = task(101, 2.5, 0)
+    result = amp(patterns > 0, np.where(labels > 0, "yes", "no"))
+    assert np.array_equal(result.weights, teacher)
+
+
 def test_damping_leaves_the_fixed_point_alone():
     patterns, labels, _ = task(1000, 0.8, 5)
     plain, damped = amp(patterns, labels), amp(patterns, labels, damping=0.4)

@@ -81,7 +81,8 @@ def anneal(
             :class:`~mcover.annealing.AnnealOptions`.
         energy: the energy to minimise.
         order: the order of proposals in a sweep.
-        stop_at_zero: whether to end a read at its first solution.
+        stop_at_zero: whether to end a read at its first solution; for a graph, at an objective of
+            zero, if no loss is negative.
         improvement: which flips the rule "descent" takes.
         num_reads: independent runs, each with its own start and routes.
         seed: the same seed gives bit-identical results with any number of workers, and read r does

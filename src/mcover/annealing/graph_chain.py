@@ -57,18 +57,22 @@ class Terms(NamedTuple):
     stride: Integers
 
 
-def losses_of(graph: FactorGraph) -> Losses:
-    """The loss of each incidence as a checked function of indices into the domains."""
+def losses_of(graph: FactorGraph, stop_at_zero: bool = False) -> Losses:
+    """The loss of each incidence as a checked function of indices into the domains.
+
+    An objective of zero is known to be a minimum only if no loss is negative.
+    """
     found: Losses = {}
     for a, factor in enumerate(graph.factors):
         domains = [graph.domains[j] for j in factor.variables]
         for i in factor.variables:
-            found[a, i] = _indexed(a, factor.directed.get(i, factor.loss), domains)
+            loss = factor.directed.get(i, factor.loss)
+            found[a, i] = _indexed(a, loss, domains, stop_at_zero)
     return found
 
 
 def _indexed(
-    a: int, loss: Callable[..., Any], domains: list[tuple[Any, ...]]
+    a: int, loss: Callable[..., Any], domains: list[tuple[Any, ...]], stop_at_zero: bool
 ) -> Callable[..., float]:
     def value(*indices: int) -> float:
         values = [domain[k] for domain, k in zip(domains, indices, strict=True)]
@@ -82,6 +86,11 @@ def _indexed(
             raise McoverError(
                 f"the loss of factor {a} is {result} at {tuple(values)}; annealing needs finite "
                 "numbers."
+            )
+        if stop_at_zero and result < 0:
+            raise McoverError(
+                f"the loss of factor {a} is {result:g} at {tuple(values)}, so a minimum may be "
+                "below zero; add a constant to the loss, or leave stop_at_zero out."
             )
         return result
 

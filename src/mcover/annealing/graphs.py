@@ -69,7 +69,7 @@ class GraphResult:
     cover_objective: NDArray[np.float64]  # of each cover, (reads, M)
     proposals: NDArray[np.int64]
     seconds: NDArray[np.float64]  # CPU time of the read's thread
-    sweeps: NDArray[np.int64]  # fewer than planned if a read was interrupted or reached zero
+    sweeps: NDArray[np.int64]  # fewer than planned if a read was interrupted or ended at zero
     finished: NDArray[np.bool_]
     trajectory: Trajectory
     lifts: tuple[GraphCover, ...]  # the lifted graph of each read, with its final routes
@@ -154,7 +154,7 @@ class GraphReads(ThreadedReads):
 
         check_options(graph, options)
         self.graph = graph
-        self.losses = losses_of(graph)
+        self.losses = losses_of(graph, options.stop_at_zero)
         self.tables = tables_of(graph, self.losses)
         if isinstance(options.schedule, AutoSchedule):
             # At a temperature equal to a typical change, about half of the proposals are accepted;
@@ -203,7 +203,7 @@ class GraphReads(ThreadedReads):
             self.indices[read], self.sweeps[read], self.last = values, here, read
             self.energy[read], self.acceptance[read] = chain.energy(), accepted_since / moves_since
             self.seconds[read] = time.thread_time() - begin
-            over = options.stop_at_zero and self._value(_majority(values)) <= 0
+            over = options.stop_at_zero and self._value(_majority(values)) == 0
             if (point := self.point_at(here)) is not None:
                 self.course.energy[read, point] = self.energy_per_term(read)
                 self.course.acceptance[read, point] = self.acceptance[read]

@@ -23,7 +23,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import erfcx, expit, log_ndtr
 
 from mcover import checks
-from mcover.annealing.problems import as_signs
+from mcover.annealing.problems import Perceptron
 from mcover.seeds import Seed, streams
 
 Floats = NDArray[np.float64]
@@ -78,8 +78,8 @@ def amp(
     Magnetizations are then not posterior means.
 
     Args:
-        patterns: the inputs, entries ±1, shape (P, N).
-        labels: the teacher's labels, ±1, shape (P,).
+        patterns: the inputs, two values as in :func:`mcover.anneal`, shape (P, N).
+        labels: the teacher's labels, any two values, shape (P,).
         seed: the seed of the small random magnetizations at the start.
         max_iterations: the number of iterations after which it stops in any case.
         damping: the share of the previous field that is kept, in [0, 1); the centred patterns of
@@ -89,20 +89,19 @@ def amp(
         stop_at_zero: whether to end as soon as the signs of the magnetizations have zero energy,
             that is, no negative margin.
     """
-    x = as_signs("patterns", patterns, (None, None)).astype(np.float64)
-    y = as_signs("labels", labels, (len(x),)).astype(np.float64)
+    # (x, y) and (−x, −y) are equivalent, so all labels become +1.
+    signed = Perceptron(patterns, labels).gauged.astype(np.float64)
     max_iterations = checks.check_int("max_iterations", max_iterations, 1)
     damping = checks.check_float("damping", damping, 0, below=1)
     tolerance = checks.check_float("tolerance", tolerance, above=0)
     reinforcement = checks.check_float("reinforcement", reinforcement, 0, below=1)
     stop_at_zero = checks.check_bool("stop_at_zero", stop_at_zero)
 
-    signed = x * y[:, None]  # (x, y) and (−x, −y) are equivalent, so all labels become +1
-    n = x.shape[1]
+    count, n = signed.shape
     root_n = math.sqrt(n)
     m: Floats = streams(seed, 1)[0].normal(0.0, 1e-3, size=(n,))
     field: Floats = np.zeros(n)
-    g: Floats = np.zeros(len(y))
+    g: Floats = np.zeros(count)
     iteration, change, fits = 0, math.inf, False
     while iteration < max_iterations and not change <= tolerance and not fits:
         # GAMP output step. Since x² = 1, all patterns have the same V. It is at least 1/N, one

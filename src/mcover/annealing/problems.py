@@ -198,12 +198,10 @@ def problem_of(problem: Any, labels: Any = None, hidden: Any = None) -> Problem:
 def as_patterns(values: ArrayLike) -> Signs:
     """±1 patterns from ±1, 0 and 1, or bool."""
     array = checks.as_array("patterns", values)
-    zero_one = array.dtype.kind in "biuf" and np.all((array == 0) | (array == 1))
-    if array.ndim == 2 and array.size and zero_one and not np.all(array):
-        return np.where(array, 1, -1).astype(np.int8)
-    if array.dtype.kind == "b":
-        array = array.astype(np.int8)
-    return as_signs("patterns", array, (None, None))
+    if array.dtype.kind in "biuf" and np.all((array == 0) | (array == 1)):
+        array = np.where(array, np.int8(1), np.int8(-1))
+    advice = "±1, 0 and 1, or bool, from grey values by np.where(patterns > median, 1, -1)"
+    return as_signs("patterns", array, (None, None), advice)
 
 
 def _as_labels(values: ArrayLike, count: int) -> tuple[Signs, tuple[Any, Any]]:
@@ -228,8 +226,10 @@ def _as_labels(values: ArrayLike, count: int) -> tuple[Signs, tuple[Any, Any]]:
     return np.where(array == found[1], 1, -1).astype(np.int8), (minus, plus)
 
 
-def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Signs:
-    """An int8 copy; refuses other entries than ±1, and other shapes."""
+def as_signs(
+    name: str, values: ArrayLike, shape: tuple[int | None, ...], advice: str | None = None
+) -> Signs:
+    """An int8 copy; refuses other entries than ±1 with ``advice``, and other shapes."""
     array = checks.as_array(name, values)
     if array.dtype.kind not in "iuf" and array.size:
         raise McoverError(
@@ -243,11 +243,10 @@ def as_signs(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> Sig
             f"{name} is an array of shape {array.shape}; write one of shape {wanted}, not empty."
         )
     if not np.all((array == 1) | (array == -1)):
-        foreign = array[(array != 1) & (array != -1)].flat[0]
-        raise McoverError(
-            f"{name} must be -1 or +1 everywhere; got {checks.shown(foreign)}. From 0/1 write "
-            f"2 * {name} - 1, from grey values np.where({name} > median, 1, -1)."
-        )
+        foreign = np.unique(array[(array != 1) & (array != -1)][:1000])[:3].tolist()
+        some = ", ".join(map(checks.shown, foreign))
+        said = advice or f"-1 and +1, from 0 and 1 by 2 * {name} - 1"
+        raise McoverError(f"{name} must be {said}; entries besides -1 and +1 are {some}.")
     return np.array(array, dtype=np.int8, order="C")
 
 

@@ -5,8 +5,8 @@ the energy: k < -1 for the form EVEN, k < 0 for the others. A proposal draws
 
 1. one unsatisfied pair (context, pattern), uniformly among those of all contexts;
 2. one weight of that context, uniformly among those that can repair the pattern: the weight
-disagrees with it, and in a committee its hidden unit votes against it; 3. whether the weight is
-flipped, by Metropolis acceptance with the whole lifted energy.
+   disagrees with it, and in a committee its hidden unit votes against it;
+3. whether the weight is flipped, by Metropolis acceptance with the whole lifted energy.
 
 Repair is a search, not a sampler: the number of unsatisfied pairs changes with every flip, so a
 proposal and its reverse have different probabilities, and the acceptance does not correct this.
