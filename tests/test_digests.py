@@ -25,7 +25,7 @@ from mcover import (
 )
 from mcover.annealing import BetaSchedule, GeometricSchedule
 from mcover.permutations import Sampler
-from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers
+from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers, inverse
 
 ROUTES = {
     "5a33317afef0d776": (GaussianRing(1.5, shift=2), 5),
@@ -71,7 +71,12 @@ def drawn(topology, covers):
     for seed in (0, 12345):
         yield sampler.sample(300, seed)
         bank = draw_bank(topology, covers, sources=20, size=5, seed=seed)
-        yield from (bank.destinations, bank.routes, bank.inverse, bank.redraw(seed + 1).routes)
+        yield from (
+            bank.destinations,
+            bank.routes,
+            inverse(bank.routes),
+            bank.redraw(seed + 1).routes,
+        )
         indexed = draw_indexed_bank(topology, covers, sources=30, size=6, seed=seed)
         yield from (indexed.destinations, indexed.index, indexed.table, indexed.inverse_table)
         yield draw_mixers(topology, covers, units=6, blocks=3, draws=5, seed=seed)

@@ -8,14 +8,14 @@ from mcover import Chain, GaussianRing, McoverError, Uniform, permutations
 from mcover.checks import MEMORY_VARIABLE as VARIABLE
 from mcover.errors import TooLargeError
 from mcover.permutation_kernels import alias_table
-from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers
+from mcover.routing import draw_bank, draw_indexed_bank, draw_mixers, inverse
 
 
 @pytest.mark.parametrize(("topology", "covers"), TOPOLOGIES, ids=NAMES)
 def test_inverse_undoes_the_route(topology, covers):
     bank = draw_bank(topology, covers, sources=11, size=5, seed=0)
-    assert bank.inverse.dtype == bank.routes.dtype
-    routes, back = bank.routes.astype(int), bank.inverse.astype(int)
+    assert inverse(bank.routes).dtype == bank.routes.dtype
+    routes, back = bank.routes.astype(int), inverse(bank.routes).astype(int)
     here = np.broadcast_to(np.arange(covers), routes.shape)
     np.testing.assert_array_equal(np.take_along_axis(back, routes, axis=2), here)
     np.testing.assert_array_equal(np.take_along_axis(routes, back, axis=2), here)
@@ -52,19 +52,16 @@ def test_mixers_are_doubly_stochastic(topology, covers):
     assert mixers.dtype == np.float32
     np.testing.assert_allclose(mixers.sum(axis=2), 1, atol=1e-6)
     np.testing.assert_allclose(mixers.sum(axis=3), 1, atol=1e-6)
-    bank_mixers = draw_bank(topology, covers, 8, 4, seed=1).mixers()
-    np.testing.assert_allclose(bank_mixers.sum(axis=1), 1)
-    np.testing.assert_allclose(bank_mixers.sum(axis=2), 1)
 
 
 def test_a_mixer_is_the_average_of_permutation_matrices():
-    bank = draw_bank(GaussianRing(1.0), covers=4, sources=3, size=3, seed=5)
-    expected = np.zeros((3, 4, 4))
-    for s in range(3):
-        for j in range(3):
-            for reader in range(4):
-                expected[j, reader, bank.routes[s, j, reader]] += 1 / 3
-    np.testing.assert_allclose(bank.mixers(), expected)
+    topology = GaussianRing(1.0)
+    mixers = draw_mixers(topology, covers=4, units=3, blocks=2, draws=5, seed=5)
+    routes = permutations.sample(topology.matrix(4), 5 * 3 * 2, seed=5).reshape(5, 3, 2, 4)
+    expected = np.zeros((3, 2, 4, 4))
+    for draw, unit, block, reader in np.ndindex(routes.shape):
+        expected[unit, block, reader, routes[draw, unit, block, reader]] += 1 / 5
+    np.testing.assert_allclose(mixers, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("topology", "covers"), TOPOLOGIES, ids=NAMES)
@@ -190,7 +187,5 @@ def test_indexed_banks_do_not_depend_on_threads_and_are_reproducible(covers):
     for bank in banks[1:]:
         np.testing.assert_array_equal(bank.index, banks[0].index)
         np.testing.assert_array_equal(bank.table, banks[0].table)
-        assert bank.checksum() == banks[0].checksum()
     other = draw_indexed_bank(Chain(1.0), covers, 200_000, 2, seed=6)
     assert not np.array_equal(other.index, banks[0].index)
-    assert other.checksum() != banks[0].checksum()

@@ -88,8 +88,6 @@ def from_plain(annotation: Any, plain: Any, name: str = "value") -> Any:
     GaussianRing(sigma=1.5, shift=2.0)
     """
     checks.check_instance("name", name, str, "a word for messages")
-    if get_origin(annotation) is typing.Annotated:
-        return from_plain(get_args(annotation)[0], plain, name)
     if get_origin(annotation) in (typing.Union, types.UnionType):
         return _from_union(get_args(annotation), plain, name)
     if get_origin(annotation) is Literal:

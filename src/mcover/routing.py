@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import zlib
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -29,8 +28,6 @@ from mcover.permutations import Routes, Sampler, fill, route_type
 from mcover.seeds import Seed, seed_sequence
 from mcover.topology import Topology, as_topology
 
-Float = TypeVar("Float", np.float32, np.float64)
-
 BYTE_COVERS = 5  # up to this number a byte indexes all M! permutations
 ALL_COVERS = 8  # up to this number two bytes do
 TABLE_ROWS = 2**16  # rows that two bytes index, for a table that is a sample
@@ -41,7 +38,7 @@ _CHUNK = 2**17  # indices per random stream; fixed, so that draws do not depend 
 class Bank:
     """Quenched routes of S destinations over all sources.
 
-    Memory: S · sources · M bytes up to 256 covers, and the same for ``inverse``.
+    Memory: S · sources · M bytes up to 256 covers.
     """
 
     topology: Topology  # where the routes were drawn from
@@ -56,18 +53,9 @@ class Bank:
     def sources(self) -> int:
         return int(self.routes.shape[1])
 
-    @cached_property
-    def inverse(self) -> Routes:
-        """``inverse[s, j, β]``, the context that reads copy β of source j, for gradients."""
-        return inverse(self.routes)
-
     def redraw(self, seed: Seed) -> Bank:
         """A new bank with the same destinations and new routes."""
         return _fill(self.topology, self.covers, self.sources, self.destinations, seed)
-
-    def mixers(self) -> NDArray[np.float64]:
-        """Q̂ of each source, averaged over the destinations, shape (sources, M, M)."""
-        return _average(self.routes, np.float64)
 
 
 def draw_bank(topology: Topology, covers: int, sources: int, size: int, seed: Seed = None) -> Bank:
@@ -100,16 +88,11 @@ class IndexedBank:
     inverse_table: Routes  # their inverses, along which gradients return, (K, M)
     index: NDArray[np.unsignedinteger]  # the row of source j for destination s, (S, sources)
     destinations: NDArray[np.int64]  # the source index p_s of each destination, (S,)
-    topology: Topology  # where the routes were drawn from
 
     @property
     def routes(self) -> Routes:
         """The cover from which α reads source j, for destination s, shape (S, sources, M)."""
         return self.table[self.index]
-
-    def checksum(self) -> int:
-        """CRC-32 of indices and table, to check that a seed reproduces a bank."""
-        return zlib.crc32(self.table.tobytes(), zlib.crc32(self.index.tobytes()))
 
 
 def draw_indexed_bank(
@@ -161,7 +144,7 @@ def draw_indexed_bank(
     index = index.reshape(size, sources)
     index[np.arange(size), destinations] = 0
     tables = np.asfortranarray(table), np.asfortranarray(inverses)
-    return IndexedBank(*tables, index, destinations, topology)
+    return IndexedBank(*tables, index, destinations)
 
 
 @lru_cache(maxsize=4)
@@ -195,7 +178,12 @@ def draw_mixers(
     checks.check_memory(needed, f"mixers of {units} units and {blocks} blocks", "use fewer blocks")
     sampler = Sampler(as_topology(topology).matrix(covers))
     routes = sampler.sample(draws * units * blocks, seed).reshape(draws, units * blocks, covers)
-    return _average(routes, np.float32).reshape(units, blocks, covers, covers)
+    total = np.zeros((units * blocks, covers, covers), dtype=np.float32)
+    for drawn in routes:
+        # A permutation has each index at most once, so += over an index is safe.
+        total[np.arange(units * blocks)[:, None], np.arange(covers), drawn] += 1
+    total /= draws
+    return total.reshape(units, blocks, covers, covers)
 
 
 def inverse(routes: Routes) -> Routes:
@@ -234,14 +222,3 @@ def _fill(
     routes[np.arange(size), destinations] = np.arange(covers)
     routes.setflags(write=False)
     return Bank(topology, destinations, routes)
-
-
-def _average(routes: Routes, dtype: type[Float]) -> NDArray[Float]:
-    """Mean permutation matrix over the first axis, (S, n, M) → (n, M, M)."""
-    size, count, covers = routes.shape
-    total = np.zeros((count, covers, covers), dtype=dtype)
-    for drawn in routes:
-        # A permutation has each index at most once, so += over an index is safe.
-        total[np.arange(count)[:, None], np.arange(covers), drawn] += 1
-    total /= size
-    return total
