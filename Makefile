@@ -110,6 +110,8 @@ check: $(VENV)/.check
 	$(RUN) -m mypy
 	$(RUN) -m reproduction pages --check
 
+# Two of them use the package `reproduction`, which is not installed.
+bench: export PYTHONPATH := .
 bench: $(VENV)/.test
 	$(RUN) bench/import_time.py
 	$(RUN) bench/permutations.py

@@ -5,7 +5,7 @@ rows scaled back, and the collapse evaluated at the end. Ratios are to vanilla m
 alternation in the same run. Below 1, M-cover is faster than M·S vanilla machines in sequence, which
 need the same number of gradients.
 
-    python bench/committee.py [--seconds 6] [--threads 1]
+    PYTHONPATH=. python bench/committee.py [--seconds 6] [--threads 1]
 """
 
 from __future__ import annotations

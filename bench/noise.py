@@ -6,7 +6,8 @@ The noise at the start is a share of each tensor's standard deviation. Seeds are
 fixes data, first weights and batches of all trainings. All seeds of a setup use one pretrained
 model.
 
-    MCOVER_DATA=folder python bench/noise.py --rows noise.csv   # rows are kept and not run again
+    export PYTHONPATH=. MCOVER_DATA=folder    # the first is for the package reproduction
+    python bench/noise.py --rows noise.csv    # rows are kept and not run again
     python bench/noise.py --rows noise.csv --show
 
 The how-to page on training has a table of noise.csv, which is in this folder. Its rows were

@@ -4,8 +4,8 @@ Every estimator has its defaults and the same folds of repeated, stratified cros
 StandardScaler precedes scikit-learn's estimators and our network. The teacher is a random ±1
 perceptron of 401 inputs with 1.6 training patterns per weight, near the capacity, and a new one for
 each repeat. Times are CPU seconds on one thread. Bytes are those of the arrays that ``predict``
-reads (``weights`` alone, and with thresholds or scaler), and of the pickled estimator, which also
-has covers and history. Folds share samples, so the intervals are narrower than for new data.
+reads (``weights`` alone, and with thresholds or scaler), and of the pickled estimator. Folds share
+samples, so the intervals are narrower than for new data.
 
     python bench/sklearn_estimators.py --quick
 """
@@ -176,20 +176,16 @@ def readouts(quick: bool) -> None:
     lines = []
     for label, model in SIGNS.items():
         recalls: dict[object, list[float]] = {None: [], "balanced": []}
-        overlaps = []
         for repeat in range(4 if quick else 20):
             X, y = rare(repeat)
             for weight, found in recalls.items():
                 fitted = clone(model).set_params(class_weight=weight).fit(X[:600], y[:600])
                 found.append(recall_score(y[600:], fitted.predict(X[600:])))
-                if weight is None:
-                    overlaps.append(fitted.history_["cover_overlap"][..., -1].mean())
         difference = mcover.statistics.paired(recalls["balanced"], recalls[None]).difference
         lower = sum(b < a for a, b in zip(*recalls.values(), strict=True))
         cells = (f"{mcover.statistics.mean(of):.3f}" for of in recalls.values())
-        overlap = f"{mcover.statistics.mean(overlaps):.3f}"
-        lines.append([label, *cells, f"{difference:+.3f}", f"{lower} of {difference.n}", overlap])
-    header = ["estimator", "recall", "balanced", "difference", "lowered in", "overlap of covers"]
+        lines.append([label, *cells, f"{difference:+.3f}", f"{lower} of {difference.n}"])
+    header = ["estimator", "recall", "balanced", "difference", "lowered in"]
     rows("class_weight='balanced' and a rare class", header, lines)
 
 

@@ -53,14 +53,14 @@ def check_walk(shape, energy, walk, temperatures, gammas, seed, identity=False):
     assert found.accepted.tolist() == expected.accepted
     np.testing.assert_allclose(state.unit * found.energies, expected.energies, rtol=1e-12)
     assert found.proposals.tolist() == expected.proposals
-    assert found.over == expected.over
+    assert found.ended == expected.ended
     assert (state.weights == wide).all()
     assert rng.tolist() == oracle.state
     assert reference.energy_from_scratch(state) == state.energy[0] == found.energies[-1]
     rebuilt = make(gauged, routes, state.weights, hidden, energy)
     for name in ("planes", "masks", "vote_planes", "vote_masks"):
         assert _patterns_only(state, name) == _patterns_only(rebuilt, name), name
-    return found.over
+    return found.ended
 
 
 def _patterns_only(state, name):

@@ -91,6 +91,30 @@ def saved(value, weights_only=True):
     return torch.load(file, weights_only=weights_only)
 
 
+# --- ±1 weights -----------------------------------------------------------------------------------
+
+# The functions whose derivatives stand for that of the sign.
+SOFT = {
+    "identity": lambda x: x,
+    "clip": lambda x: x.clamp(-1, 1),
+    "polynomial": lambda x: torch.where(x.abs() < 1, 2 * x - x * x.abs(), torch.sign(x)),
+    "tanh": torch.tanh,
+    "swish": lambda x: 2 * torch.sigmoid(5 * x) * (1 + 5 * x * torch.sigmoid(-5 * x)) - 1,
+}
+KINDS_OF_WEIGHTS = [
+    {"scale": scale, "ternary": ternary} for scale in (None, "channel") for ternary in (False, True)
+]
+
+
+def signs(x):
+    return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
+
+
+def base_name(name):
+    """Of a parametrized weight, its name in the base."""
+    return name.replace("parametrizations.", "").replace(".original", "")
+
+
 # --- comparisons ----------------------------------------------------------------------------------
 
 

@@ -162,7 +162,7 @@ def data() -> tuple[Any, Any]:
     return X, (X[:, 0] > 0).astype(int)
 
 
-_SIGNS = {"covers": 2, "sweeps": 2, "thermometer": 1, "students": 1, "random_state": 0}
+_SIGNS = {"restarts": 1, "thermometer": 1, "students": 1, "random_state": 0}
 _LAYERS = {"hidden_layer_sizes": (4,), "covers": 2, "max_iter": 1, "random_state": 0}
 SMALL: dict[str, dict[str, Any]] = {
     "MCoverPerceptronClassifier": _SIGNS,

@@ -1,5 +1,6 @@
 """Reads the pages of the documentation: their code blocks, and the output of the blocks."""
 
+import doctest
 import itertools
 import json
 import os
@@ -83,6 +84,16 @@ def printed(page: str, folder: Path) -> list[tuple[Block, str]]:
     if done.returncode:
         raise AssertionError(f"{page} does not run:\n{done.stderr}")
     return list(zip(runs, done.stdout.split(_BETWEEN + "\n")[1:], strict=True))
+
+
+def assert_prints_what_it_shows(page: str, folder: Path) -> None:
+    """The code of a page runs, and the outputs that the page shows are those of the code."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    said, ran = shown(page), printed(page, folder)
+    assert ran
+    for block, got in ran:
+        want = said.get(block.line, got)
+        assert doctest.OutputChecker().check_output(want, got, flags), f"{want}\n!=\n{got}"
 
 
 def shown(page: str) -> dict[int, str]:

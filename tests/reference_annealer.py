@@ -75,6 +75,12 @@ def network_energy(gauged, network, hidden, energy):
     return sum(max(0, -margin) for margin in values)
 
 
+def training_errors(problem, weights):
+    """The number of patterns of a problem that a student gets wrong."""
+    given = problem.gauged.astype(int), np.asarray(weights).astype(int), problem.hidden
+    return network_energy(*given, "errors")
+
+
 def context(routes, weights, s, alpha):
     """The virtual network (s, α)."""
     return np.array([weights[route[alpha], q] for q, route in enumerate(routes[s])])
@@ -136,7 +142,7 @@ class Walk(NamedTuple):
     accepted: list
     energies: list  # physical lifted energies
     proposals: list
-    over: bool
+    ended: bool
 
 
 def walk(rule, gauged, routes, weights, hidden, energy, temperatures, gammas, order, improvement,

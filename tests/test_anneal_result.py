@@ -119,6 +119,7 @@ def test_summary_has_the_estimates_and_prints_them(result):
 def test_what_has_no_teacher_is_left_out_of_the_summary(problem):
     own = mcover.Perceptron(problem.patterns, problem.labels)
     result = mcover.anneal(own, Vanilla(), num_sweeps=5, num_reads=3, seed=0)
+    assert np.isnan(result.generalization_error).all()
     assert result.summary().overlap is None
     assert "teacher" not in str(result.summary())
     assert len(result.plot().axes) == 2  # energy and acceptance

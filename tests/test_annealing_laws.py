@@ -1,4 +1,7 @@
-"""Laws of every annealer, each stated once over a table of problems, rules and methods."""
+"""Reproducibility of every annealer, its trajectory and energies against the equations.
+
+The laws that annealers share with lifts and optimizers are in ``test_laws.py``.
+"""
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -11,10 +14,8 @@ from mcover import (
     RSA,
     FactorGraph,
     GaussianRing,
-    Identity,
     LinearSchedule,
     MCover,
-    Perceptron,
     Uniform,
     Vanilla,
     anneal,
@@ -25,91 +26,28 @@ from mcover.annealing.options import bank_size, couplings_of
 from mcover.factor_graph import lift_bank
 from mcover.routing import draw_bank
 from mcover.seeds import seed_sequence
+from problems_under_test import PROBLEMS, RUNS, final_states, pattern_graph
 
 RING = GaussianRing(1.5, shift=2)
-COOLING = LinearSchedule(0.4, 0.01, 0.01)
 SHORT = LinearSchedule(0.4, 0.1, 0.05)
-DESCENT = {"rule": "descent", "num_sweeps": 60}
 
 
-def frustrated():
-    """A ring of nine bonds and fields, of both signs: many states of different energies."""
-    bonds = [(lambda a, b, j=(-1) ** (i // 2): j * a * b, (i, (i + 1) % 9)) for i in range(9)]
-    return FactorGraph([*bonds, *((lambda a, h=0.1 * i: h * a, (i,)) for i in range(9))])
-
-
-PROBLEMS = {
-    "perceptron": Perceptron(  # of random labels: nothing fits them all
-        np.random.default_rng(0).choice([-1, 1], (60, 31)),
-        np.random.default_rng(1).choice([-1, 1], 60),
-    ),
-    "committee": teacher_student(9, 2.0, seed=0, hidden=3),
-    "graph": frustrated(),
-}
-RULES = {
-    "glauber": {"schedule": COOLING},
-    "metropolis": {"schedule": COOLING, "rule": "metropolis", "order": "sequential"},
-    "errors": {"schedule": COOLING, "order": "permutation", "energy": "errors"},
-    "repair": {"schedule": [0.15] * 40, "rule": "repair"},
-    "descent": DESCENT,
-    "best descent": {**DESCENT, "improvement": "best"},
-}
-TABLE = [
-    (PROBLEMS[problem], how)
-    for problem in PROBLEMS
-    for rule, how in RULES.items()
-    if problem != "graph" or rule in ("glauber", "metropolis")
-]
-NAMES = [f"{list(PROBLEMS)[k]}-{rule}" for k in (0, 1) for rule in RULES]
-NAMES += ["graph-glauber", "graph-metropolis"]
-every_run = pytest.mark.parametrize(("problem", "how"), TABLE, ids=NAMES)
-
-
-def states(result):
-    """Final weights, or values, of all covers."""
-    return result.values if hasattr(result, "values") else result.weights
-
-
-def same(one, other):
-    np.testing.assert_array_equal(states(one), states(other))
-    np.testing.assert_allclose(one.energy, other.energy, atol=1e-12)
+def assert_same(one, other):
+    np.testing.assert_array_equal(final_states(one), final_states(other))
+    np.testing.assert_array_equal(one.energy, other.energy)
     np.testing.assert_array_equal(one.proposals, other.proposals)
     np.testing.assert_array_equal(one.sweeps, other.sweeps)
 
 
-@every_run
-def test_one_cover_is_plain_annealing_whatever_its_bank(problem, how):
-    plain = anneal(problem, method=Vanilla(), num_reads=2, seed=3, **how)
-    # Repair draws its pairs from the contexts of all destinations.
-    bank = 1 if how.get("rule") == "repair" else 4
-    bank = None if isinstance(problem, FactorGraph) else bank
-    for method in (MCover(1, bank=bank), MCover(1, Uniform(), bank, coupling=0.4), RSA(1)):
-        same(anneal(problem, method=method, num_reads=2, seed=3, **how), plain)
-
-
-@every_run
-def test_the_identity_is_replicas_that_do_not_mix(problem, how):
-    bank = 1 if how.get("rule") == "repair" else 5
-    for coupling in (0.8, 0.0):
-        replicas = anneal(problem, method=RSA(3, coupling=coupling), seed=3, **how)
-        covers = MCover(3, Identity(), bank, coupling=coupling)
-        same(anneal(problem, method=covers, seed=3, **how), replicas)
-    if isinstance(problem, FactorGraph):
-        alone = sum(problem.objective(one) for one in replicas.values[0])
-    else:
-        alone = problem.energy(replicas.weights[0], how.get("energy", "linear")).sum()
-    assert replicas.energy[0] == pytest.approx(alone)
-
-
-@every_run
+@pytest.mark.parametrize(("problem", "how"), RUNS.values(), ids=RUNS)
 def test_the_same_seed_gives_the_same_bits(problem, how):
     """For any number of workers, of reads, and of points of the trajectory."""
     bank = None if isinstance(problem, FactorGraph) else 3
     how = {**how, "method": MCover(3, RING, bank, redraw_every=7)}
     five = anneal(problem, num_reads=5, workers=1, seed=11, **how)
-    same(anneal(problem, num_reads=5, workers=4, seed=11, record=1, **how), five)
+    assert_same(anneal(problem, num_reads=5, workers=4, seed=11, record=1, **how), five)
     two, other = (anneal(problem, num_reads=2, seed=s, record=60, **how) for s in (11, 12))
-    np.testing.assert_array_equal(states(two), states(five)[:2])
+    np.testing.assert_array_equal(final_states(two), final_states(five)[:2])
     courses = [*two.trajectory.energy, *other.trajectory.energy]
     assert len({course.tobytes() for course in courses}) == 4
 
@@ -119,26 +57,10 @@ def test_processes_give_the_same_bits():
     here = anneal(problem, **how)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         there = anneal(problem, executor=pool, workers=2, **how)
-    same(there, here)
+    assert_same(there, here)
     np.testing.assert_array_equal(there.training_errors, here.training_errors)
     np.testing.assert_array_equal(there.trajectory.energy, here.trajectory.energy)
     assert there.options == here.options
-
-
-@pytest.mark.parametrize(
-    "method", [RSA(3, coupling=0.5), MCover(4, RING, bank=3), MCover(3, Uniform(), bank=None)]
-)
-@pytest.mark.parametrize("name", ["perceptron", "committee"])
-def test_equal_covers_in_a_minimum_stay_there_and_collapse_to_themselves(name, method):
-    """A flip in one cover changes one context of each destination, as it changes the base."""
-    problem = PROBLEMS[name]
-    start = anneal(problem, Vanilla(), seed=1, **DESCENT).weights[0, 0]
-    result = anneal(problem, method, initial_states=start, seed=0, **DESCENT)
-    np.testing.assert_array_equal(result.weights[0], np.tile(start, (method.covers, 1)))
-    np.testing.assert_array_equal(result.collapsed_sign[0], start)
-    np.testing.assert_array_equal(result.collapsed[0], start)
-    assert result.energy[0] == pytest.approx(method.covers * problem.energy(start))
-    assert result.energy[0] > 0
 
 
 METHODS = [
@@ -185,7 +107,7 @@ def test_every_method_walks_the_reference_trajectory(options, hidden):
                 rule, *given, settings.energy, temperatures[these], couplings[these], *ways, rng
             )
             proposals += sum(walked.proposals)
-            if walked.over:
+            if walked.ended:
                 break
         np.testing.assert_array_equal(result.weights[read], weights)
         assert result.energy[read] == pytest.approx(walked.energies[-1])
@@ -199,17 +121,7 @@ def test_the_energy_is_that_of_the_general_lift(n, energy):
     result = anneal(problem, MCover(3, RING, bank=4), num_sweeps=3, seed=9, energy=energy)
     route_seed = seed_sequence(9).spawn(1)[0].spawn(3)[0]
     bank = draw_bank(RING, 3, n, 4, route_seed)
-
-    def factor(row):
-        def linear(*w):
-            return max(0.0, -float(row @ np.array(w)) / n**0.5)
-
-        def errors(*w):
-            return float(row @ np.array(w) <= 0)
-
-        return linear if energy == "linear" else errors
-
-    graph = FactorGraph([(factor(row), range(n)) for row in problem.gauged])
+    graph = pattern_graph(problem.gauged, energy)
     expected = lift_bank(graph, bank).objective(result.weights[0].astype(float))
     assert result.energy[0] == pytest.approx(expected)
 

@@ -4,7 +4,6 @@ Their lifts are compared with loops in ``test_lift.py``, and are part of ``test_
 """
 
 import copy
-import warnings
 
 import numpy as np
 import pytest
@@ -13,33 +12,24 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.nn.utils import parametrize
 
-from covering import assert_equal, both, doubles, every_model, train
+from covering import (
+    KINDS_OF_WEIGHTS,
+    SOFT,
+    assert_equal,
+    base_name,
+    both,
+    doubles,
+    every_model,
+    signs,
+    train,
+)
 from mcover import Identity, Uniform, cover_loss, lift
 from mcover.errors import McoverWarning
 from mcover.nn import binary
 from tiny_models import Convolutional, Perceptron, Transformer, tiny
 
-# The functions whose derivatives stand for that of the sign.
-SOFT = {
-    "identity": lambda x: x,
-    "clip": lambda x: x.clamp(-1, 1),
-    "polynomial": lambda x: torch.where(x.abs() < 1, 2 * x - x * x.abs(), torch.sign(x)),
-    "tanh": torch.tanh,
-    "swish": lambda x: 2 * torch.sigmoid(5 * x) * (1 + 5 * x * torch.sigmoid(-5 * x)) - 1,
-}
-KINDS_OF_WEIGHTS = [
-    {"scale": scale, "ternary": ternary} for scale in (None, "channel") for ternary in (False, True)
-]
 every_kind_of_weights = pytest.mark.parametrize("options", KINDS_OF_WEIGHTS, ids=str)
 every_scale = pytest.mark.parametrize("scale", [None, "channel"])
-
-
-def signs(x):
-    return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
-
-
-def base_name(name):
-    return name.replace("parametrizations.", "").replace(".original", "")
 
 
 def students(count=3, kind=Perceptron, **options):
@@ -230,18 +220,6 @@ def test_training_moves_latents_and_flips_signs(routing):
 
 
 # --- collapse -------------------------------------------------------------------------------------
-
-
-@every_kind_of_weights
-@pytest.mark.parametrize("policy", ["latents", "signs"])
-def test_equal_covers_collapse_to_themselves(policy, options):
-    models = [binary.binarize(tiny(Convolutional, 3)[0], **options) for _ in range(4)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", McoverWarning)  # running statistics
-        net = binary.collapse(covers_of(models), policy)
-    assert not net.training
-    assert type(net) is type(models[0])
-    assert_equal(net.state_dict(), models[0].state_dict())
 
 
 @every_scale

@@ -12,7 +12,16 @@ import pytest
 
 import mcover
 from mcover.cli.main import _parser as mcover_parser
-from pages import FRAMEWORKS, MARKDOWN, NOTEBOOK, QUANTIZERS, ROOT, blocks, printed, shown
+from pages import (
+    FRAMEWORKS,
+    MARKDOWN,
+    NOTEBOOK,
+    QUANTIZERS,
+    ROOT,
+    assert_prints_what_it_shows,
+    blocks,
+    shown,
+)
 from reproduction.__main__ import _parser as reproduction_parser
 
 RESULTS = [page for page in MARKDOWN if page.startswith("docs/results/")]
@@ -34,11 +43,7 @@ def with_code(page):
     [p for p in [*MARKDOWN, NOTEBOOK] if p not in (*FRAMEWORKS, *QUANTIZERS) and with_code(p)],
 )
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, tmp_path):
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    said = shown(page)
-    for block, got in printed(page, tmp_path):
-        want = said.get(block.line, got)
-        assert doctest.OutputChecker().check_output(want, got, flags), f"{want}\n!=\n{got}"
+    assert_prints_what_it_shows(page, tmp_path)
 
 
 @pytest.mark.parametrize("page", [p for p in MARKDOWN if p not in MEASURED])

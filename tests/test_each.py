@@ -1,11 +1,14 @@
-"""Each cover on separate inputs: against loops over covers, and against common inputs."""
+"""Each cover on separate inputs, against common inputs and single covers.
+
+That covers without mixing are models on their own batches is in ``test_laws.py``.
+"""
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from covering import RING, both, doubles, every_model
+from covering import RING, doubles, every_model
 from mcover import Directed, Identity, Messages, Uniform, cover_loss, lift
 from tiny_models import Perceptron, tiny
 
@@ -15,24 +18,6 @@ LIFTS = {
     "streams": Messages(streams=2),
     "destinations": Directed(bank=3, destinations=2),
 }
-
-
-@both
-@every_model
-def test_uncoupled_covers_are_models_on_their_own_batches(kind, routing):
-    models = [tiny(kind, seed)[0].train() for seed in range(3)]
-    covered = lift(models[0], models, Identity(), routing, seed=0)
-    x = torch.stack([tiny(kind, seed)[1] for seed in range(3)])
-    outputs = covered.each(x)
-    want = torch.stack([model(batch) for model, batch in zip(models, x, strict=True)])
-    torch.testing.assert_close(outputs, want)
-    outputs.square().sum().backward()
-    want.square().sum().backward()
-    for name, stack in covered.stacks().items():
-        theirs = torch.stack([model.get_parameter(name).grad for model in models])
-        torch.testing.assert_close(stack.grad, theirs, msg=lambda m, n=name: f"{n}: {m}")
-    for name, stack in covered.state_stacks().items():
-        torch.testing.assert_close(stack, torch.stack([m.get_buffer(name) for m in models]))
 
 
 @pytest.mark.parametrize("routing", LIFTS.values(), ids=LIFTS)

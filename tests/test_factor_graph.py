@@ -1,56 +1,14 @@
+"""The general lift, against its sums written out. Its laws are in ``test_laws.py``."""
+
 import itertools
 
 import numpy as np
 import pytest
 
-from kernels_under_test import NAMES, TOPOLOGIES
-from mcover import FactorGraph, GaussianRing, Identity, Uniform
+from mcover import FactorGraph, GaussianRing, Uniform
 from mcover.factor_graph import Factor, lift_bank
 from mcover.routing import draw_bank
-
-
-def perceptron(patterns):
-    width = patterns.shape[1]
-    return FactorGraph(
-        [
-            (lambda *w, row=row: max(0.0, -sum(row * np.array(w)) / width**0.5), range(width))
-            for row in patterns
-        ]
-    )
-
-
-def quartic():
-    """A continuous model with factors of one, two and three variables."""
-    return FactorGraph(
-        [
-            (lambda a: (a - 1) ** 2, (0,)),
-            (lambda a, b: (a - b**2) ** 2, (0, 2)),
-            (lambda a, b, c: a * b * c, (1, 2, 3)),
-        ]
-    )
-
-
-def test_one_cover_is_the_base_objective():
-    values = np.random.default_rng(0).normal(size=4)
-    for graph in (quartic(), perceptron(np.array([[1, -1, 1, 1], [-1, -1, 1, -1]]))):
-        lifted = graph.lift(Uniform(), covers=1, seed=0)
-        assert lifted.objective([values]) == pytest.approx(graph.objective(values))
-
-
-@pytest.mark.parametrize("covers", [1, 2, 5])
-def test_identity_topology_is_independent_objectives(covers):
-    values = np.random.default_rng(1).normal(size=(covers, 4))
-    lifted = quartic().lift(Identity(), covers, seed=0)
-    expected = sum(quartic().objective(row) for row in values)
-    assert lifted.objective(values) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("topology", "covers"), TOPOLOGIES, ids=NAMES)
-def test_equal_covers_do_not_feel_the_routes(topology, covers):
-    values = np.random.default_rng(2).normal(size=4)
-    lifted = quartic().lift(topology, covers, seed=0)
-    expected = covers * quartic().objective(values)
-    assert lifted.objective(np.tile(values, (covers, 1))) == pytest.approx(expected)
+from problems_under_test import pattern_graph, quartic
 
 
 def test_full_bank_perceptron_is_the_papers_sum():
@@ -66,7 +24,7 @@ def test_full_bank_perceptron_is_the_papers_sum():
                 patterns[mu, q] * weights[bank.routes[s, q, alpha], q] for q in range(5)
             ) / np.sqrt(5)
             total += max(0.0, -margin) / size
-        ours = lift_bank(perceptron(patterns), bank).objective(weights)
+        ours = lift_bank(pattern_graph(patterns), bank).objective(weights)
         assert ours == pytest.approx(total)
 
 

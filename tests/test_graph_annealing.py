@@ -20,6 +20,7 @@ from mcover.annealing.chain import ORDERS
 from mcover.annealing.graph_chain import CallingChain, CompiledChain, losses_of, tables_of
 from mcover.factor_graph import Factor, lift_bank
 from mcover.routing import draw_bank
+from problems_under_test import pattern_graph
 
 SHORT = LinearSchedule(2.0, 0.2, 0.2)
 
@@ -171,10 +172,7 @@ def test_values_of_any_kind_are_coloured():
 def test_factors_too_wide_for_a_table_are_called():
     rng = np.random.default_rng(1)
     patterns = rng.choice([-1, 1], (6, 17)) * rng.choice([-1, 1], 17)
-    rows = [
-        (lambda *w, row=row: max(0.0, -float(row @ np.array(w))), range(17)) for row in patterns
-    ]
-    result = anneal(FactorGraph(rows), Vanilla(), num_sweeps=15, seed=0)
+    result = anneal(pattern_graph(patterns), Vanilla(), num_sweeps=15, seed=0)
     assert result.best.objective == 0
 
 

@@ -5,16 +5,12 @@ import sys
 import time
 
 import numpy as np
-import pytest
 
 from interrupting import interruptible
-from mcover import FactorGraph, LinearSchedule, Perceptron, anneal, solve, teacher_student
-from mcover.annealing import AnnealResult
+from mcover import FactorGraph, LinearSchedule, anneal, solve, teacher_student
+from problems_under_test import random_labels
 
-HARD = Perceptron(
-    np.random.default_rng(0).choice([-1, 1], (150, 51)),
-    np.random.default_rng(1).choice([-1, 1], 150),
-)
+HARD = random_labels(150, 51)
 RING = FactorGraph([(lambda a, b: -a * b, (i, (i + 1) % 8)) for i in range(8)])
 LONG = LinearSchedule(2.0, 0.2, 1e-6)
 
@@ -52,45 +48,24 @@ def test_solve_returns_the_best_so_far():
     assert found.errors == HARD.training_errors(found.weights)
 
 
-# Each prints "running" when there is something to return.
-PROGRAMS = {
-    "anneal": """
-problem = mcover.teacher_student(501, 1.5, seed=0)
-result = mcover.anneal(problem, num_sweeps=10**6, num_reads=2, seed=0, progress=tell)
-result.save("result.npz")
-assert result.interrupted
-""",
-    "graph": """
+GRAPH = """
+import mcover
+told = []
+def tell(at):
+    if not told and at.share:
+        told.append(True)  # before the print: Ctrl-C may arrive while it returns
+        print("running", flush=True)
 ring = mcover.FactorGraph([(lambda a, b: -a * b, (i, (i + 1) % 8)) for i in range(8)])
 long = mcover.LinearSchedule(2.0, 0.2, 1e-6)
 assert mcover.anneal(ring, schedule=long, seed=0, progress=tell).interrupted
-""",
-    "solve": """
-rng = np.random.default_rng(0)
-X, y = rng.choice([-1, 1], (500, 101)), rng.choice([-1, 1], 500)
-found = mcover.solve(X, y, seed=0, time_limit=600, progress=tell)
-assert found.interrupted and 0 < found.errors < 250
-""",
-}
-TELL = """
-import mcover, numpy as np
-told = []
-def tell(at):
-    if not told and getattr(at, "errors", getattr(at, "share", 0)):
-        told.append(True)  # before the print: Ctrl-C may arrive while it returns
-        print("running", flush=True)
+print("ended", flush=True)
 """
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_ctrl_c_returns_what_was_reached(name, tmp_path):
-    code = f"{TELL}{PROGRAMS[name]}print('ended', flush=True)\n"
-    with interruptible([sys.executable, "-c", code], tmp_path) as process:
+def test_ctrl_c_returns_what_was_reached(tmp_path):
+    """Of a graph: ``test_cli.py`` interrupts problems and searches."""
+    with interruptible([sys.executable, "-c", GRAPH], tmp_path) as process:
         assert process.stdout.readline().strip() == "running"
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline().strip() == "ended"
     assert process.returncode == 0
-    if name == "anneal":
-        result = AnnealResult.load(tmp_path / "result.npz")
-        assert result.interrupted
-        assert 1 <= len(result.energy) <= 2

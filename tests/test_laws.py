@@ -13,6 +13,7 @@ A subject returns, for each law, what mcover computes and what it must equal.
 from __future__ import annotations
 
 import copy
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,7 +27,16 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from covering import assert_equal, doubles, pickled, saved, squares
+from covering import (
+    KINDS_OF_WEIGHTS,
+    assert_equal,
+    doubles,
+    pickled,
+    saved,
+    squares,
+    train,
+)
+from kernels_under_test import TOPOLOGIES
 from mcover import (
     RSA,
     FactorGraph,
@@ -38,12 +48,12 @@ from mcover import (
     anneal,
     cover_loss,
     lift,
-    teacher_student,
 )
 from mcover.nn import binary, load
 from mcover.optim import ReplicatedSGD
 from optim_battery import BESIDE, CASES, alone
-from tiny_models import MODELS, routed, tiny
+from problems_under_test import PROBLEMS, RUNS, final_states, pattern_graph, quartic
+from tiny_models import MODELS, Convolutional, routed, tiny
 
 torch.set_num_threads(1)
 
@@ -68,90 +78,81 @@ class Subject:
 # --- the general lift -----------------------------------------------------------------------------
 
 
-def quartic() -> FactorGraph:
-    """Factors of one, two and three variables."""
-    return FactorGraph(
-        [
-            (lambda a: (a - 1) ** 2, (0,)),
-            (lambda a, b: (a - b**2) ** 2, (0, 2)),
-            (lambda a, b, c: a * b * c, (1, 2, 3)),
-        ]
-    )
-
-
-def graph_pairs(topology: Any, covers: int, equal: bool) -> Pairs:
-    graph, draw = quartic(), np.random.default_rng(0)
-    values = draw.normal(size=(1 if equal else covers, 4))
-    values = np.broadcast_to(values, (covers, 4))
-    want = sum(graph.objective(own) for own in values)
-    yield graph.lift(topology, covers, seed=0).objective(values), want
+def graph_pairs(runs: Any, equal: bool = False) -> Pairs:
+    draw = np.random.default_rng(0)
+    for graph in (quartic(), pattern_graph(draw.choice([-1, 1], (3, 4)))):
+        for topology, covers in runs:
+            values = draw.normal(size=(1 if equal else covers, 4))
+            values = np.broadcast_to(values, (covers, 4))
+            want = sum(graph.objective(own) for own in values)
+            yield graph.lift(topology, covers, seed=0).objective(values), want
 
 
 GRAPH = Subject(
-    partial(graph_pairs, Uniform(), 1, False),
-    partial(graph_pairs, Identity(), 5, False),
-    partial(graph_pairs, RING, 5, True),
+    partial(graph_pairs, [(Uniform(), 1)]),
+    partial(graph_pairs, [(Identity(), 2), (Identity(), 5)]),
+    partial(graph_pairs, TOPOLOGIES, equal=True),
     rtol=1e-12,
 )
 
 
 # --- annealers ------------------------------------------------------------------------------------
 
-COOLING = np.linspace(0.4, 0.01, 40)
-RULES: dict[str, dict[str, Any]] = {
-    "glauber": {"schedule": COOLING},
-    "metropolis": {"schedule": COOLING, "rule": "metropolis"},
-    "errors": {"schedule": COOLING, "energy": "errors"},
-    "sequential": {"schedule": COOLING, "order": "sequential"},
-    "repair": {"rule": "repair", "schedule": [0.15] * 200},
-    "descent": {"rule": "descent"},
-    "permuted descent": {"rule": "descent", "order": "permutation"},
-    "best descent": {"rule": "descent", "improvement": "best"},
-}
+
+def banks(how: dict[str, Any], *sizes: int | None) -> tuple[int | None, ...]:
+    """Repair draws among the contexts of the bank, so a larger one takes other random numbers."""
+    return (1,) if how.get("rule") == "repair" else sizes
 
 
-def annealed_as_vanilla(how: dict[str, Any]) -> Pairs:
-    problem = teacher_student(41, 1.5, seed=0)
-    want = anneal(problem, Vanilla(), seed=3, num_reads=2, **how)
-    for method in (MCover(1, bank=1), MCover(1, bank=4), RSA(1)):
-        if method.bank == 4 and how.get("rule") == "repair":
-            continue  # repair draws among the contexts of the bank: another random number
-        got = anneal(problem, method, seed=3, num_reads=2, **how)
-        yield got.weights, want.weights
-        yield got.proposals, want.proposals
+def annealed(problem: Any, method: Any, how: dict[str, Any]) -> tuple[Any, ...]:
+    found = anneal(problem, method=method, num_reads=2, seed=3, **how)
+    return final_states(found), found.energy, found.proposals, found.sweeps
 
 
-def annealed_apart(how: dict[str, Any]) -> Pairs:
-    problem = teacher_student(31, 1.5, seed=0)
-    free = anneal(problem, RSA(COVERS, coupling=0.0), seed=3, **how)
-    # Repair draws among the contexts of the bank, so a larger one takes other random numbers.
-    for bank in (1,) if how.get("rule") == "repair" else (1, 5):
-        method = MCover(COVERS, Identity(), bank=bank)
-        yield anneal(problem, method, seed=3, **how).weights, free.weights
-    energy = problem.energy(free.weights[0], how.get("energy", "linear")).sum()
-    yield np.round(free.energy[0], 9), np.round(energy, 9)
+def annealed_as_vanilla(problem: Any, how: dict[str, Any]) -> Pairs:
+    want, methods = annealed(problem, Vanilla(), how), [RSA(1)]
+    sizes = (None,) if isinstance(problem, FactorGraph) else (1, 4)
+    for bank in banks(how, *sizes):
+        methods += [MCover(1, bank=bank), MCover(1, Uniform(), bank, coupling=0.4)]
+    for method in methods:
+        yield from zip(annealed(problem, method, how), want, strict=True)
 
 
-def annealed_equal(how: dict[str, Any]) -> Pairs:
-    """Started at the teacher, where no proposal lowers the energy, copies stay there."""
-    problem = teacher_student(41, 3.0, seed=0)
-    start = np.tile(problem.teacher, (COVERS, 1))
-    cold = {name: value for name, value in how.items() if name != "schedule"}
-    if how.get("rule") != "descent":
-        cold["schedule"] = [1e-6]
-    for method in (MCover(COVERS, bank=2), RSA(COVERS, coupling=1.0)):
-        got = anneal(problem, method, seed=0, initial_states=start, **cold)
-        yield got.weights[0], start
-        yield got.collapsed[0], problem.teacher
-        yield got.collapsed_sign[0], problem.teacher
-        yield got.energy[0], 0.0
-        yield np.round(got.generalization_error[0], 6), 0.0
-        yield got.solved, np.ones(1, dtype=bool)
+def annealed_apart(problem: Any, how: dict[str, Any]) -> Pairs:
+    for coupling in (0.8, 0.0):
+        free = annealed(problem, RSA(COVERS, coupling=coupling), how)
+        for bank in banks(how, None, 5):
+            method = MCover(COVERS, Identity(), bank, coupling=coupling)
+            yield from zip(annealed(problem, method, how), free, strict=True)
+    for covers, energy in zip(*free[:2], strict=True):
+        if isinstance(problem, FactorGraph):
+            yield energy, sum(problem.objective(one) for one in covers)
+        else:
+            yield energy, problem.energy(covers, how.get("energy", "linear")).sum()
 
 
-def annealer(how: dict[str, Any]) -> Subject:
-    laws = (annealed_as_vanilla, annealed_apart, annealed_equal)
-    return Subject(*(partial(law, how) for law in laws))
+def annealed_equal(problem: Any, how: dict[str, Any]) -> Pairs:
+    """Copies of a state that no proposal improves stay there: a local minimum, or the teacher.
+
+    A flip in one cover changes one context of each destination, as it changes the base.
+    """
+    if how.get("rule") == "descent":
+        start = anneal(problem, Vanilla(), seed=1, **how).weights[0, 0]
+    else:
+        start, how = problem.teacher, how | {"schedule": [1e-6]}
+    for method in (RSA(3, coupling=0.5), MCover(4, RING, 3), MCover(3, Uniform(), bank=None)):
+        got = anneal(problem, method, seed=0, initial_states=start, **how)
+        yield got.weights[0], np.tile(start, (method.covers, 1))
+        yield got.collapsed[0], start
+        yield got.collapsed_sign[0], start
+        yield got.energy[0], method.covers * problem.energy(start, how.get("energy", "linear"))
+
+
+def annealer(problem: Any, how: dict[str, Any]) -> Subject:
+    """A graph has no collapse, and only the teacher is a minimum for any rule."""
+    has_minimum = how.get("rule") == "descent" or problem is PROBLEMS["teacher"]
+    laws = (annealed_as_vanilla, annealed_apart, annealed_equal)[: 3 if has_minimum else 2]
+    return Subject(*(partial(law, problem, how) for law in laws), atol=1e-9)
 
 
 # --- lifts of networks ----------------------------------------------------------------------------
@@ -164,14 +165,14 @@ def binary_model(kind: type[nn.Module], options: dict[str, Any], seed: int) -> A
     return binary.binarize(model, **options), x
 
 
-def train(model: nn.Module, x: Any, loss: Callable[[Any], Any], steps: int = 3) -> nn.Module:
+def fit(model: nn.Module, forward: Callable[[], Any], loss: Callable[[Any], Any]) -> nn.Module:
     model.train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss(model(x)).backward()
-        optimizer.step()
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)
+    train(lambda: loss(forward()), model.parameters(), 3, sgd)
     return model
+
+
+LOSS = partial(cover_loss, squares, target=0.5)
 
 
 def states(got: nn.Module, want: nn.Module) -> Pairs:
@@ -182,19 +183,21 @@ def states(got: nn.Module, want: nn.Module) -> Pairs:
 
 def trained_as_base(make: Make, routing: str) -> Pairs:
     base, x = make(0)
-    covered = train(
-        lift(base, 1, RING, routing, seed=0), x, partial(cover_loss, squares, target=0.5)
-    )
-    train(base, x, partial(squares, target=0.5))
-    yield from states(covered.collapse(), base.eval())
+    covered = lift(base, 1, RING, routing, seed=0)
+    fit(covered, partial(covered, x), LOSS)
+    yield from states(covered.collapse(), fit(base, partial(base, x), squares).eval())
 
 
 def trained_apart(make: Make, routing: str) -> Pairs:
-    models, x = [make(seed)[0] for seed in range(COVERS)], make(0)[1]
-    covered = lift(models[0], models, Identity(), routing, seed=0)
-    train(covered, x, partial(cover_loss, squares, target=0.5))
-    for cover, model in enumerate(models):
-        yield from states(covered.cover(cover), train(model, x, partial(squares, target=0.5)))
+    """On one batch, and on a batch for each cover."""
+    for own in (False, True):
+        models, batches = zip(*map(make, range(COVERS)), strict=True)
+        covered = lift(models[0], models, Identity(), routing, seed=0)
+        once, apart = partial(covered, batches[0]), partial(covered.each, torch.stack(batches))
+        fit(covered, apart if own else once, LOSS)
+        for cover, model in enumerate(models):
+            fit(model, partial(model, batches[cover if own else 0]), squares)
+            yield from states(covered.cover(cover), model)
 
 
 def lifted_equal(make: Make, routing: str) -> Pairs:
@@ -219,6 +222,13 @@ def layer_equal(make_layer: Callable[[], nn.Module], routing: str) -> Pairs:
     got, want = (y[0] if isinstance(y, tuple) else y for y in (got, layer(*args)))
     for cover in got:
         yield cover, want
+
+
+def signs_equal(options: dict[str, Any], policy: str) -> Pairs:
+    models = [binary_model(Convolutional, options, 3)[0] for _ in range(4)]
+    yield from states(
+        binary.collapse(lift(models[0], models, Uniform(), seed=0), policy), models[0]
+    )
 
 
 def lift_goes_on(make: Make, routing: str) -> Pairs:
@@ -315,12 +325,16 @@ def optimizer(case: Any) -> Subject:
 
 STUDENTS = {"±1": {}, "ternary, scaled": {"ternary": True, "scale": "channel"}}
 SUBJECTS: dict[str, Subject] = {"factor graph": GRAPH}
-SUBJECTS |= {f"annealer, {name}": annealer(how) for name, how in RULES.items()}
+SUBJECTS |= {f"annealer, {name}": annealer(*run) for name, run in RUNS.items()}
 for routing in ("messages", "directed"):
     SUBJECTS |= {f"{routing}, {k.__name__}": lifted(partial(tiny, k), routing) for k in MODELS}
     for name, options in STUDENTS.items():
         make = partial(binary_model, MODELS[0], options)
         SUBJECTS[f"{routing}, {name} {MODELS[0].__name__}"] = lifted(make, routing)
+for options, policy in itertools.product(KINDS_OF_WEIGHTS, ("latents", "signs")):
+    SUBJECTS[f"collapse of {policy}, {options}"] = Subject(
+        equal=partial(signs_equal, options, policy)
+    )
 MIXING = {
     "circular padding": lambda: nn.Conv1d(4, 6, 3, padding="same", padding_mode="circular"),
     "depthwise": lambda: nn.Conv1d(4, 4, 3, groups=4),

@@ -9,11 +9,14 @@ from torch.nn import functional as F  # noqa: N812
 import reference
 from covering import (
     RING,
+    SOFT,
     assert_oracle,
+    base_name,
     directed_oracle,
     doubles,
     every_model,
     mixers_of,
+    signs,
     sources,
 )
 from mcover import Chain, Directed, FactorGraph, GaussianRing, Messages, Uniform, cover_loss, lift
@@ -95,21 +98,17 @@ def test_blocks_of_uneven_size_and_more_blocks_than_inputs():
 
 # --- ±1 weights -----------------------------------------------------------------------------------
 
-# The functions whose derivatives stand for that of the sign.
-SOFT = {"clip": lambda x: x.clamp(-1, 1), "tanh": torch.tanh}
-
 
 def signs_of(own, soft):
     """The weights of an explicit lift of signs: signs, with the derivative of ``soft``."""
 
     def straight(x):
-        return soft(x) + (torch.where(x < 0, -1.0, 1.0) - soft(x)).detach()
+        return soft(x) + (signs(x) - soft(x)).detach()
 
-    base = {name: name.replace("parametrizations.", "").replace(".original", "") for name in own}
-    return {base[n]: straight(s) if n.endswith(".original") else s for n, s in own.items()}
+    return {base_name(n): straight(s) if n.endswith(".original") else s for n, s in own.items()}
 
 
-@pytest.mark.parametrize("estimator", SOFT)
+@pytest.mark.parametrize("estimator", ["clip", "tanh"])
 @every_model
 def test_the_message_lift_mixes_messages_of_signs(kind, estimator):
     model, x = tiny(kind)

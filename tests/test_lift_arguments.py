@@ -11,7 +11,7 @@ from covering import RING, both, doubles, mlp, train
 from mcover import Directed, GaussianRing, Messages, Uniform, cover_loss, lift
 from mcover.errors import McoverWarning, TooLargeError
 from mcover.plain import from_plain, to_plain
-from tiny_models import Convolutional, Perceptron, Transformer, tiny
+from tiny_models import Perceptron, Transformer, tiny
 
 
 def test_a_model_and_a_number_are_enough():
@@ -158,14 +158,6 @@ def test_the_seed_decides_noise_and_routes_and_no_global_state_is_touched():
         assert torch.equal(value, same.state_dict()[name])
     assert not torch.equal(one.net.hidden.weight, other.net.hidden.weight)
     assert not torch.equal(one.mixers()["hidden"], other.mixers()["hidden"])
-
-
-def test_given_modules_become_the_covers_as_they_are():
-    models = [tiny(Convolutional, seed)[0] for seed in range(3)]
-    covered = lift(models[0], models, Uniform(), "messages", seed=0)
-    for index, model in enumerate(models):
-        for name, value in covered.cover(index).state_dict().items():
-            assert torch.equal(value, model.state_dict()[name])
 
 
 # --- what is lifted, shared and frozen ------------------------------------------------------------

@@ -19,7 +19,6 @@ from covering import (
     directed_oracle,
     doubles,
     every_model,
-    mlp,
     squares,
     train,
 )
@@ -95,16 +94,6 @@ def test_exceptions_of_the_users_own_loss_are_theirs():
 # --- optimizers and precision ---------------------------------------------------------------------
 
 
-def test_accumulated_gradients_are_those_of_the_whole_batch():
-    covered = lift(mlp(), 3, RING, "messages", noise=0.3, seed=0)
-    parts = copy.deepcopy(covered)
-    x = doubles(8, 6)
-    cover_loss(squares, covered(x), 0.5).backward()
-    for part in x.split(2):
-        (cover_loss(squares, parts(part), 0.5) / 4).backward()
-    assert_same_gradients(parts, covered)
-
-
 OPTIMIZERS = [
     lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9),
     lambda p: torch.optim.AdamW(p, lr=0.01),
@@ -134,19 +123,6 @@ def test_dropout_draws_for_each_cover_and_rests_in_evaluation():
     outputs = covered.eval()(torch.ones(4, 64))
     torch.testing.assert_close(outputs[0], model.eval()(torch.ones(4, 64)))
     torch.testing.assert_close(outputs[0], outputs[2])
-
-
-def test_running_statistics_are_per_cover():
-    model, x = tiny(Convolutional)
-    covered = lift(model, 3, Uniform(), "messages", noise=0.3, seed=0)
-    covered(x)
-    norm = covered.net.norm
-    assert norm.running_mean.shape == (3, 4)
-    assert norm.num_batches_tracked.tolist() == [1, 1, 1]
-    assert not torch.equal(norm.running_mean[0], norm.running_mean[1])
-    kept = norm.running_mean.clone()
-    covered.eval()(x)
-    assert torch.equal(norm.running_mean, kept)
 
 
 @both

@@ -188,11 +188,12 @@ def test_computed_weights_mix():
     ] == "mixed"
 
 
-def test_attention_with_padding_runs_in_both_modes():
+@both
+def test_attention_with_padding_runs_in_both_modes(routing):
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).double()
     x, hidden = doubles(2, 5, 8), torch.zeros(2, 5, dtype=torch.bool)
     hidden[0, 3:] = True
-    covered = lift(layer, 3, RING, "messages", noise=0.0, seed=0)
+    covered = lift(layer, 3, RING, routing, noise=0.0, seed=0)
     for model in (covered, covered.eval()):  # equal covers: mixing changes nothing
         got, want = (one(x, src_key_padding_mask=hidden) for one in (model, layer))
         torch.testing.assert_close(got[1], want, rtol=1e-9, atol=1e-9)

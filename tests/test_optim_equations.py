@@ -203,6 +203,7 @@ def test_elastic_collapses_at_its_centre_and_returns():
     [
         PLAIN,
         PLAIN | {"momentum": 0.5},
+        PLAIN | {"scope": math.inf, "average": 0.0},
         PLAIN | {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "average": 0.6},
     ],
 )
@@ -217,14 +218,6 @@ def test_entropy_is_its_published_loop(options):
             for x, target, noise in zip(want, problem.targets, noises, strict=True)
         ]
     assert_close(problem.run(optimizer, 4).values(), want)
-
-
-def test_entropy_with_an_infinite_scope_begins_each_step_of_the_walk_at_x():
-    """Then μ is a mean of gradient steps, and the method is gradient descent."""
-    problem = Quadratics()
-    options = PLAIN | {"scope": math.inf, "noise": 0.0, "average": 0.0, "inner_steps": 1}
-    want = [x - 0.7 * 0.2 * (x - a) for x, a in zip(problem.values(), problem.targets, strict=True)]
-    assert_close(problem.run(EntropySGD(problem.params, **options), 1).values(), want)
 
 
 def test_entropy_defaults_are_the_published_ones():

@@ -13,16 +13,6 @@ from mcover.checks import MEMORY_VARIABLE
 from mcover.errors import TooLargeError
 
 
-def errors_by_hand(problem, weights):
-    """Pattern by pattern, from the definitions."""
-    wrong = 0
-    units = np.asarray(weights).reshape(problem.hidden, problem.inputs)
-    for pattern, label in zip(problem.patterns.astype(int), problem.labels, strict=True):
-        votes = sum(1 if label * (unit @ pattern) > 0 else -1 for unit in units)
-        wrong += votes <= 0
-    return wrong
-
-
 @given(st.integers(1, 12), st.integers(1, 40), st.integers(1, 4), st.integers(0, 10**6))
 def test_training_errors_meet_the_definition(inputs, patterns, hidden, seed):
     rng = np.random.default_rng(seed)
@@ -30,7 +20,7 @@ def test_training_errors_meet_the_definition(inputs, patterns, hidden, seed):
         rng.choice([-1, 1], (patterns, inputs)), rng.choice([-1, 1], patterns), hidden
     )
     students = rng.choice([-1, 1], (3, hidden * inputs))
-    expected = [errors_by_hand(problem, student) for student in students]
+    expected = [reference.training_errors(problem, student) for student in students]
     assert problem.training_errors(students).tolist() == expected
     gauged = problem.gauged.astype(int)
     for student, wrong in zip(students, expected, strict=True):
@@ -114,10 +104,10 @@ def test_committee_measures_ignore_the_order_of_hidden_units():
 
 
 def test_without_a_teacher_there_is_nothing_to_compare_with():
-    problem = Perceptron([[1, -1, 1]], [1])
-    assert np.isnan(problem.overlap(np.ones(3)))
-    assert np.isnan(problem.generalization_error(np.ones((2, 3)))).all()
-    assert problem.overlap(np.ones((2, 3))).shape == (2,)
+    for problem in (Perceptron([[1, -1, 1]], [1]), Committee([[1, -1, 1]], [1], hidden=2)):
+        assert np.isnan(problem.overlap(np.ones(problem.sites)))
+        assert np.isnan(problem.generalization_error(np.ones((2, problem.sites)))).all()
+        assert problem.overlap(np.ones((2, problem.sites))).shape == (2,)
 
 
 def test_problems_are_read_from_files(tmp_path):

@@ -14,6 +14,7 @@ from mcover.annealing import (
 from mcover.annealing.options import couplings_of
 from mcover.annealing.states import pack_columns
 from mcover.annealing.temperatures import ACCEPTED, freezing_temperature
+from problems_under_test import random_labels
 
 
 def test_schedules_have_the_temperatures_they_say():
@@ -56,10 +57,7 @@ PROBLEMS = {
     "many": teacher_student(101, 40.0, seed=0),
     "committee": teacher_student(51, 8.0, seed=0, hidden=3),
     "correlated": correlated(201, 3.0, seed=0),
-    "no teacher": Perceptron(
-        np.random.default_rng(0).choice([-1, 1], (400, 101)),
-        np.random.default_rng(1).choice([-1, 1], 400),
-    ),
+    "no teacher": random_labels(400, 101),
 }
 
 

@@ -11,31 +11,26 @@ import numpy as np
 import pytest
 
 import mcover
-import reference_annealer as reference
-from mcover import RSA, Committee, McoverError, Perceptron, solve, teacher_student
+from mcover import RSA, Committee, McoverError, solve, teacher_student
+from mcover.annealing import temperatures
 from mcover.annealing.attempts import Budget, attempt
 from mcover.annealing.portfolio import PORTFOLIO, Plan
 from mcover.annealing.readouts import best_student, count_errors
+from mcover.annealing.result import collapse_sign
 from mcover.annealing.solution import bit_planes
 from mcover.annealing.solve import check_student
 from mcover.annealing.states import pack_columns
 from mcover.annealing.tasks import run_tasks
 from mcover.errors import McoverWarning
+from problems_under_test import random_labels
+from reference_annealer import training_errors
 
 EASY = teacher_student(101, 3.0, seed=0)
 HARD = teacher_student(101, 1.3, seed=[1, 0])
-RANDOM = Perceptron(
-    np.random.default_rng(0).choice([-1, 1], (150, 51)),
-    np.random.default_rng(1).choice([-1, 1], 150),
-)
+RANDOM = random_labels(150, 51)
 
 
-def errors_by_hand(problem, weights):
-    given = problem.gauged.astype(int), weights.astype(int), problem.hidden
-    return reference.network_energy(*given, "errors")
-
-
-def same(one, two):
+def assert_same(one, two):
     np.testing.assert_array_equal(one.weights, two.weights)
     assert (one.errors, one.restarts, one.restart) == (two.errors, two.restarts, two.restart)
     assert (one.readout, one.options) == (two.readout, two.options)
@@ -45,7 +40,7 @@ def same(one, two):
 def test_a_solution_fits_every_pattern(problem):
     found = solve(problem, seed=0)
     assert found.solved
-    assert errors_by_hand(problem, found.weights) == found.errors == 0
+    assert training_errors(problem, found.weights) == found.errors == 0
     assert set(np.unique(found.weights)) <= {-1, 1}
     assert found.margin > 0
     np.testing.assert_array_equal(found.predict(problem.patterns), problem.labels)
@@ -57,7 +52,7 @@ def test_a_solution_fits_every_pattern(problem):
 def test_patterns_and_labels_as_a_user_has_them():
     bits, names = EASY.patterns > 0, np.where(EASY.labels > 0, "cat", "ant")
     found = solve(bits, names, seed=0)
-    same(found, solve(EASY, seed=0))
+    assert_same(found, solve(EASY, seed=0))
     assert found.predict(bits).tolist() == names.tolist()
     assert found.predict(2 * bits.astype(int) - 1).tolist() == names.tolist()
     assert "'ant' is -1, 'cat' is +1" in repr(found)
@@ -69,7 +64,7 @@ def test_where_nothing_fits_it_is_the_student_with_the_fewest_errors():
     found = solve(RANDOM, restarts=6, seed=0, time_limit=None)
     assert not found.solved
     assert found.restarts == 6
-    assert 0 < found.errors == errors_by_hand(RANDOM, found.weights)
+    assert 0 < found.errors == training_errors(RANDOM, found.weights)
     assert found.margin < 0
     few = solve(RANDOM, restarts=1, seed=0, time_limit=None)
     assert found.errors <= few.errors
@@ -83,9 +78,9 @@ def test_an_attempt_takes_the_best_of_majority_covers_and_polish():
         options = mcover.annealing.AnnealOptions(RSA(5), mcover.LinearSchedule(0.9, 0.1, 0.01))
         found = attempt(columns, size, options, np.random.SeedSequence(seed), Budget(None, None))
         students = [mcover.annealing.result.collapse_sign(found.covers), *found.covers]
-        errors = [errors_by_hand(RANDOM, one) for one in students]
+        errors = [training_errors(RANDOM, one) for one in students]
         assert [count_errors(columns, size, one) for one in students] == errors
-        assert found.errors == errors_by_hand(RANDOM, found.weights) <= min(errors)
+        assert found.errors == training_errors(RANDOM, found.weights) <= min(errors)
         assert (found.readout == "polish") == (found.errors < min(errors))
         _, fewest, name = best_student(columns, size, found.covers)
         assert fewest == min(errors)
@@ -93,15 +88,27 @@ def test_an_attempt_takes_the_best_of_majority_covers_and_polish():
     assert {"cover", "polish"} <= readouts
 
 
+def test_temperatures_are_measured_once_for_all_restarts(monkeypatch):
+    measured = []
+
+    def measure(columns, size, energy, measure=temperatures.freezing_temperature):
+        measured.append(energy)
+        return measure(columns, size, energy)
+
+    monkeypatch.setattr(temperatures, "freezing_temperature", measure)
+    solve(RANDOM, restarts=4, seed=0, time_limit=None)
+    assert measured == ["linear", "errors"]
+
+
 @pytest.mark.parametrize("problem", [HARD, RANDOM], ids=["teacher", "random"])
 def test_the_outcome_does_not_depend_on_workers(problem):
     how = {"restarts": 7, "seed": 3, "time_limit": None}
     one = solve(problem, workers=1, **how)
     for workers in (2, 5):
-        same(solve(problem, workers=workers, **how), one)
+        assert_same(solve(problem, workers=workers, **how), one)
     for pool in (ThreadPoolExecutor(2), ProcessPoolExecutor(2, mp_context=get_context("spawn"))):
         with pool:
-            same(solve(problem, executor=pool, workers=3, **how), one)
+            assert_same(solve(problem, executor=pool, workers=3, **how), one)
     if problem is RANDOM:  # a teacher is found with any seed
         assert not np.array_equal(solve(problem, **{**how, "seed": 4}).weights, one.weights)
 
@@ -150,6 +157,19 @@ def test_rounds_follow_lubys_sequence_and_leave_out_what_does_worst():
         assert PORTFOLIO[0] not in [one.method for one in later]
 
 
+def test_one_method_and_the_majority_can_be_asked_for():
+    how = {"restarts": 4, "seed": 1, "time_limit": None, "method": mcover.RSA(5)}
+    best, majority = (solve(RANDOM, readout=readout, **how) for readout in ("best", "majority"))
+    assert best.options.method == majority.options.method == mcover.RSA(5)
+    assert majority.readout == "majority"
+    assert best.errors < majority.errors == training_errors(RANDOM, majority.weights)
+    columns = pack_columns(RANDOM.patterns, RANDOM.labels)
+    child = np.random.SeedSequence(1, spawn_key=(majority.restart,))
+    budget, size = Budget(None, None), (150, 1, 51)
+    again = attempt(columns, size, majority.options, child, budget, readout="majority")
+    np.testing.assert_array_equal(majority.weights, collapse_sign(again.covers))
+
+
 def test_a_plan_waits_for_what_it_depends_on():
     plan = Plan()
     size = len(PORTFOLIO)
@@ -164,9 +184,9 @@ def test_the_time_is_kept_and_something_is_returned():
     begin = time.monotonic()
     found = solve(problem, time_limit=0.3, seed=0, workers=2)
     assert time.monotonic() - begin < 20
-    assert found.errors == errors_by_hand(problem, found.weights)
+    assert found.errors == training_errors(problem, found.weights)
     at_once = solve(problem, time_limit=1e-9, seed=0)
-    assert at_once.errors == errors_by_hand(problem, at_once.weights)
+    assert at_once.errors == training_errors(problem, at_once.weights)
 
 
 def test_progress_is_reported(capsys):
@@ -184,7 +204,7 @@ def test_the_check_counts_from_patterns_and_weights_alone():
         rng = np.random.default_rng(5)
         for weights in rng.integers(-3, 4, (5, problem.sites)):
             errors, margin = check_student(problem, weights)
-            assert errors == errors_by_hand(problem, weights)
+            assert errors == training_errors(problem, weights)
             fields = problem.gauged.astype(int) @ weights.reshape(problem.hidden, -1).T
             if problem.hidden == 1:
                 assert margin == pytest.approx(fields.min() / np.linalg.norm(weights))
@@ -204,7 +224,7 @@ def test_weights_of_a_few_bits_are_sums_of_students(bits, hidden):
     np.testing.assert_array_equal(planes.T @ 2 ** np.arange(bits), found.weights)
     fields = RANDOM.patterns.astype(int) @ found.weights.reshape(hidden, -1).T
     np.testing.assert_array_equal(found.fields(RANDOM.patterns), fields)
-    assert found.errors == errors_by_hand(problem, found.weights)
+    assert found.errors == training_errors(problem, found.weights)
     if bits > 1:
         one = solve(problem, restarts=8, seed=0, time_limit=None)
         assert found.errors <= one.errors

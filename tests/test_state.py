@@ -11,7 +11,7 @@ import mcover
 from covering import RING, both, doubles, mlp
 from mcover import McoverError, Messages, announce, lift
 from mcover.nn import state
-from tiny_models import routed
+from tiny_models import Transformer, routed, tiny
 
 
 def test_weight_decay_looks_at_single_covers():
@@ -137,16 +137,6 @@ def test_a_checkpoint_does_not_depend_on_the_dtype_of_the_weights(draws):
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-15)
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(7, 6), nn.Linear(6, 7, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, ids):
-        return self.head(self.embed(ids))
-
-
 @pytest.mark.parametrize("draws", [10, 30])
 def test_mixers_have_the_dtype_of_their_own_layer_tied_ones_too(draws):
     model = nn.Sequential(nn.Linear(6, 8).bfloat16(), nn.Linear(8, 3).double())
@@ -154,6 +144,7 @@ def test_mixers_have_the_dtype_of_their_own_layer_tied_ones_too(draws):
     assert [mixer.dtype for mixer in mixers.values()] == [torch.bfloat16, torch.float64]
     sums = mixers["1"].sum(-1)
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-15)
-    covered = lift(Tied().double(), 3, RING, Messages(draws=draws), seed=0)
+    model, x = tiny(Transformer)
+    covered = lift(model, 3, RING, Messages(draws=draws), seed=0)
     assert {mixer.dtype for mixer in covered.mixers().values()} == {torch.float64}
-    assert covered(torch.arange(4)).shape == (3, 4, 7)
+    assert covered(x).shape == (3, 3, 5, 6)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from scipy.stats import permutation_test
 
-from mcover import McoverError, statistics
+from mcover import statistics
 from mcover.statistics import (
     Estimate,
     fraction,
@@ -113,18 +113,11 @@ def test_few_or_equal_values_have_no_interval(values):
 
 
 def test_fraction_is_wilsons():
-    # Wilson's interval for 8 of 10, from its formula.
-    z, n, p = 1.959964, 10, 0.8
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     for hits in range(31):
         theirs = stats.binomtest(hits, 30).proportion_ci(method="wilson")
         found = fraction(np.arange(30) < hits)
         assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-14)
-    estimate = fraction([True] * 8 + [False] * 2)
-    assert estimate.value == 0.8
-    assert estimate.low == pytest.approx(centre - half, abs=1e-5)
-    assert estimate.high == pytest.approx(centre + half, abs=1e-5)
+        assert found.value == hits / 30
 
 
 def test_time_to_solution_is_the_cost_of_restarts():
@@ -239,8 +232,6 @@ def test_ratios_without_solutions_are_bounds():
 def test_one_pair_has_no_p_value_and_equal_pairs_are_not_told_apart():
     assert np.isnan(paired([1.0], [2.0]).p)
     assert paired([1.0, 2.0], [1.0, 2.0]).p == 1.0
-    with pytest.raises(McoverError, match="both sides"):
-        paired([1.0, 2.0], [1.0])
 
 
 def test_holm_agrees_with_published_examples():
@@ -250,8 +241,6 @@ def test_holm_agrees_with_published_examples():
     np.testing.assert_allclose(holm([0.9, 0.8]), [1.0, 1.0])
     np.testing.assert_array_equal(holm([0.02, np.nan, 0.03]), [0.04, np.nan, 0.04])
     assert holm([]).size == 0
-    with pytest.raises(McoverError, match="between 0 and 1"):
-        holm([0.1, 1.1])
 
 
 def test_formats_show_the_interval():

@@ -77,10 +77,10 @@ def test_a_run_ends_with_the_first_sweep_that_has_a_solution(rule, hidden, n, en
         while not end and sweeps < 30:
             done = searches.run(step, temperatures[:1], 0.0, again, rule)
             sweeps += 1
-            end = done.over or found(gauged, routes, step.weights, hidden, energy)
+            end = done.ended or found(gauged, routes, step.weights, hidden, energy)
         whole = make(gauged, routes, weights, hidden, energy)
         done = searches.run(whole, temperatures, 0.0, rng, rule, stop_at_zero=True)
-        assert (len(done.energies), done.over) == (sweeps, end)
+        assert (len(done.energies), done.ended) == (sweeps, end)
         assert (whole.weights == step.weights).all()
         assert rng.tolist() == again.tolist()
         early += end and done.energies[-1] > 0

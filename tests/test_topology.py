@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -47,8 +49,6 @@ def test_matrix_is_doubly_stochastic(topology, covers):
 
 @pytest.mark.parametrize(("topology", "covers"), TOPOLOGIES, ids=NAMES)
 def test_round_trip_through_a_plain_dict(topology, covers):
-    import json
-
     again = from_plain(Topology, json.loads(json.dumps(to_plain(topology))))
     assert again == topology
     assert hash(again) == hash(topology)
@@ -61,9 +61,7 @@ def test_topologies_are_values():
     assert len({Uniform(), Uniform(), Identity()}) == 2
     with pytest.raises(AttributeError):
         GaussianRing(1.5).sigma = 2
-    custom = Custom([[1, 2], [3, 4]])
-    assert from_plain(Topology, to_plain(custom)) == custom
-    assert hash(custom) == hash(Custom(np.array([[1.0, 2.0], [3.0, 4.0]])))
+    assert hash(Custom([[1, 2], [3, 4]])) == hash(Custom(np.array([[1.0, 2.0], [3.0, 4.0]])))
 
 
 def test_wide_ring_is_uniform_and_narrow_ring_is_a_shift():
@@ -167,15 +165,6 @@ def test_newton_and_sinkhorn_meet(sinkhorn, monkeypatch):
     monkeypatch.setattr("mcover.balancing._SINKHORN", sinkhorn)
     for kernel, matrix in zip(kernels, expected, strict=True):
         np.testing.assert_allclose(balance(kernel, "it"), matrix, atol=1e-11)
-
-
-def test_mild_kernels_are_balanced(monkeypatch):
-    monkeypatch.setattr(
-        "mcover.balancing._SINKHORN", 1000
-    )  # 100,000 take seconds, and are not enough
-    small = 1e-9**0.5 / (1 + 1e-9**0.5)  # the cross ratio is kept, and rows sum to 1
-    expected = [[1 - small, small], [small, 1 - small]]
-    np.testing.assert_allclose(Custom([[1, 1], [1e-9, 1]]).matrix(2), expected, atol=1e-12)
 
 
 def test_what_cannot_be_balanced_says_what_to_do(monkeypatch):

@@ -21,3 +21,13 @@ def _as_it_was():
         torch.manual_seed(0)
         yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def wine():
+    """Scaled features and three classes."""
+    from sklearn.datasets import load_wine
+    from sklearn.preprocessing import scale
+
+    X, y = load_wine(return_X_y=True)
+    return scale(X), y

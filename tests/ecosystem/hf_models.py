@@ -105,7 +105,7 @@ def copies(name: str, covers: int) -> list[nn.Module]:
     return [build(name, seed=index) for index in range(covers)]
 
 
-def same(one: dict, other: dict, tolerance: float = 0.0) -> None:
+def assert_same(one: dict, other: dict, tolerance: float = 0.0) -> None:
     assert one.keys() == other.keys()
     for key in one:
         torch.testing.assert_close(one[key], other[key], rtol=tolerance, atol=tolerance, msg=key)

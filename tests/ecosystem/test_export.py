@@ -69,7 +69,7 @@ def logits(outputs):
     return outputs["logits"] if isinstance(outputs, dict) else outputs
 
 
-def same(found, expected):
+def assert_same(found, expected):
     torch.testing.assert_close(logits(found), logits(expected), rtol=1e-4, atol=1e-5)
 
 
@@ -81,7 +81,7 @@ def test_export(trained, tmp_path):
     torch.export.save(program, tmp_path / "net.pt2")
     read = torch.export.load(tmp_path / "net.pt2").module()
     for batch in (2, 5):
-        same(read(inputs(batch)), net(inputs(batch)))
+        assert_same(read(inputs(batch)), net(inputs(batch)))
 
 
 @torch.no_grad()
@@ -95,7 +95,7 @@ def test_onnx(trained, tmp_path):
     (name,) = (one.name for one in session.get_inputs())
     for batch in (2, 5):
         (found,) = session.run(None, {name: inputs(batch).numpy()})
-        same(torch.from_numpy(found), net(inputs(batch)))
+        assert_same(torch.from_numpy(found), net(inputs(batch)))
 
 
 def test_compile(trained):
@@ -104,7 +104,7 @@ def test_compile(trained):
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
     with torch.no_grad():
         for batch in (2, 5):
-            same(compiled(inputs(batch)), net(inputs(batch)))
+            assert_same(compiled(inputs(batch)), net(inputs(batch)))
     # It is an ordinary model: it trains on, and the covers do not notice.
     before = {name: stack.clone() for name, stack in covered.stacks().items()}
     logits(compiled.train()(inputs(3))).square().mean().backward()

@@ -1,6 +1,5 @@
 """Pages and examples that need another framework run, and print the output they show."""
 
-import doctest
 import re
 import runpy
 import sys
@@ -10,7 +9,7 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from pages import FRAMEWORKS, printed, shown
+from pages import FRAMEWORKS, assert_prints_what_it_shows
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -24,13 +23,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("page", FRAMEWORKS)
 def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(page, tmp_path):
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    said = shown(page)
-    ran = printed(page, tmp_path)
-    assert ran
-    for block, got in ran:
-        want = said.get(block.line, got)
-        assert doctest.OutputChecker().check_output(want, got, flags), f"{want}\n!=\n{got}"
+    assert_prints_what_it_shows(page, tmp_path)
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from hf_models import (
     MODELS,
     SHAPES,
     arguments,
+    assert_same,
     build,
     copies,
     examples,
     parameters,
     quiet,
-    same,
 )
 from safetensors.torch import load_file
 from torch.nn import functional as F  # noqa: N812
@@ -82,9 +82,9 @@ def test_trains_evaluates_and_saves_the_base_model(name, routing, tmp_path):
     collapse = trainer.collapse()
     again = type(collapse).from_pretrained(checkpoint)
     assert type(again) is type(build(name))
-    same(parameters(again), parameters(collapse))
+    assert_same(parameters(again), parameters(collapse))
     back = mcover.nn.load(checkpoint / "covers", build(name, seed=9))
-    same(back.state_dict(), covered.state_dict())
+    assert_same(back.state_dict(), covered.state_dict())
     assert back.settings == covered.settings
 
     # What was evaluated is that model, as a plain Trainer has it.
@@ -113,7 +113,7 @@ def test_covers_that_never_meet_are_plain_trainers(name, options, tmp_path):
         plain = transformers.Trainer(model, given, train_dataset=examples(name))
         plain.train()
         # Adam divides by gradients near zero, so that rounding shows.
-        same(row(covered, index), parameters(model), tolerance=2e-4)
+        assert_same(row(covered, index), parameters(model), tolerance=2e-4)
         logged.append([[e["loss"], e["grad_norm"]] for e in plain.state.log_history if "loss" in e])
     seen = [[e["loss"], e["grad_norm"]] for e in trainer.state.log_history if "loss" in e]
     np.testing.assert_allclose(seen, np.mean(logged, 0), rtol=1e-3)
@@ -133,7 +133,7 @@ def test_bfloat16_is_that_of_plain_trainers(tmp_path):
     for index, model in enumerate(copies("bert", 2)):
         plain = transformers.Trainer(model, given, train_dataset=data)
         plain.train()
-        same(row(covered, index), parameters(model), tolerance=2e-4)
+        assert_same(row(covered, index), parameters(model), tolerance=2e-4)
     # The collapse is evaluated in the same precision.
     plain = transformers.Trainer(trainer.collapse(), given, eval_dataset=data)
     assert trainer.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
@@ -170,7 +170,7 @@ def test_accumulated_steps_are_a_plain_loop(routing, tmp_path):
         other.clip_grad_norm_(0.5)
         optimizer.step()
         optimizer.zero_grad()
-    same(parameters(covered), parameters(other), tolerance=1e-5)
+    assert_same(parameters(covered), parameters(other), tolerance=1e-5)
 
 
 def words_of_our_own(outputs, labels, num_items_in_batch=None):
@@ -211,7 +211,7 @@ def test_what_is_said_in_another_way_ends_where_the_default_ends(what, tmp_path)
         trainer.train()
         ends.append(parameters(trainer.model))
         assert trainer.predict(examples(name)).predictions.shape == SHAPES[name]
-    same(*ends, tolerance=1e-6)
+    assert_same(*ends, tolerance=1e-6)
 
 
 def dropping(seed: int) -> mcover.nn.Covered:
@@ -232,12 +232,14 @@ def test_resumed_training_is_bitwise_that_without_a_break(tmp_path):
         dropping(1), arguments(tmp_path / "resumed", **options), train_dataset=examples("bert")
     )
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
-    same(resumed.model.state_dict(), whole.model.state_dict())
+    assert_same(resumed.model.state_dict(), whole.model.state_dict())
     assert resumed.model.steps == whole.model.steps == 12
     assert resumed.model.redraws == whole.model.redraws > 0
     losses = [[e["loss"] for e in t.state.log_history if "loss" in e] for t in (whole, resumed)]
     assert losses[0] == losses[1]
-    same(resumed.optimizer.state_dict()["state"][0], whole.optimizer.state_dict()["state"][0])
+    assert_same(
+        resumed.optimizer.state_dict()["state"][0], whole.optimizer.state_dict()["state"][0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -267,12 +269,12 @@ def test_a_frozen_trunk_comes_back_from_a_checkpoint(tmp_path):
     trained = fresh(0)
     before = parameters(trained.net.bert)
     CoverTrainer(trained, arguments(tmp_path, **options), train_dataset=examples("bert")).train()
-    same(parameters(trained.net.bert), before)
+    assert_same(parameters(trained.net.bert), before)
     resumed = CoverTrainer(
         fresh(1), arguments(tmp_path / "other", **options), train_dataset=examples("bert")
     )
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    same(resumed.model.state_dict(), trained.state_dict())
+    assert_same(resumed.model.state_dict(), trained.state_dict())
 
 
 def test_the_best_covers_are_there_at_the_end(tmp_path):
@@ -287,11 +289,11 @@ def test_the_best_covers_are_there_at_the_end(tmp_path):
     trainer.train()
     assert Path(trainer.state.best_model_checkpoint).name == "checkpoint-2"
     best = mcover.nn.load(tmp_path / "checkpoint-2" / "covers", build("bert"))
-    same(trainer.model.state_dict(), best.state_dict())
+    assert_same(trainer.model.state_dict(), best.state_dict())
     assert trainer.model.steps == 2
     trainer.save_model(tmp_path / "final")
     final = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "final")
-    same(parameters(final), parameters(best.collapse()))
+    assert_same(parameters(final), parameters(best.collapse()))
 
 
 def test_covers_are_evaluated_beside_the_collapse(tmp_path):
@@ -349,7 +351,7 @@ def test_plain_modules_are_saved_as_trainer_saves_them(tmp_path):
     trainer.train()
     assert trainer.predict(examples("vit")).predictions.shape == (10, 3)
     saved = load_file(tmp_path / "checkpoint-3" / "model.safetensors")
-    same(saved, covered.collapse().state_dict())
+    assert_same(saved, covered.collapse().state_dict())
 
 
 # transformers 5.23 renamed the option.
@@ -414,7 +416,7 @@ def test_accelerate_by_hand(precision, by_cover, tmp_path):
             other.clip_grad_norm_(0.5)
             plain.step()
             plain.zero_grad()
-    same(parameters(covered), parameters(other), tolerance=1e-6)
+    assert_same(parameters(covered), parameters(other), tolerance=1e-6)
     assert covered.steps == other.steps == 6
 
     accelerator.save_state(tmp_path / "state")
@@ -423,12 +425,12 @@ def test_accelerate_by_hand(precision, by_cover, tmp_path):
     optimizer.step()
     assert covered.steps == 7
     accelerator.load_state(tmp_path / "state")
-    same(covered.state_dict(), end)
+    assert_same(covered.state_dict(), end)
     unwrapped = accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     assert unwrapped(**batch).logits.dtype == torch.float32
     unwrapped.collapse().save_pretrained(tmp_path / "model")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
-    same(parameters(again), parameters(covered.collapse()))
+    assert_same(parameters(again), parameters(covered.collapse()))
 
 
 class Scaled(torch.nn.Module):

@@ -6,7 +6,7 @@ import peft
 import pytest
 import torch
 import transformers
-from hf_models import arguments, build, examples, frozen_copy, parameters, quiet, same
+from hf_models import arguments, assert_same, build, examples, frozen_copy, parameters, quiet
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
@@ -119,7 +119,7 @@ def test_the_collapse_is_the_best_of_its_rank_for_the_mean_product(kind):
     made = model.state_dict()
     assert made.keys() == mean.keys()
     rest = [key for key in made if "lora_" not in key or key.endswith("bias")]
-    same({key: made[key] for key in rest}, {key: mean[key] for key in rest})
+    assert_same({key: made[key] for key in rest}, {key: mean[key] for key in rest})
     assert {key: made[key].shape for key in made} == {key: mean[key].shape for key in mean}
 
 
@@ -220,7 +220,7 @@ def test_the_covered_model_is_left_alone():
     before = {key: value.clone() for key, value in covered.state_dict().items()}
     config = covered.net.peft_config["default"].to_dict()
     collapse_adapters(covered, rank=5)
-    same(covered.state_dict(), before)
+    assert_same(covered.state_dict(), before)
     assert covered.net.peft_config["default"].to_dict() == config
     assert {layer.r["default"] for layer in layers(covered.cover(1)).values()} == {2}
 
@@ -263,7 +263,7 @@ def test_a_trainer_of_adapters(how, routing, tmp_path):
         covered, given(tmp_path / "whole"), train_dataset=data, eval_dataset=data, how=how
     )
     trainer.train()
-    same(frozen_copy(covered.net), base)
+    assert_same(frozen_copy(covered.net), base)
     metrics = trainer.evaluate()
     assert trainer.predict(data).predictions.shape == (10, 3)
     if how == "product":
@@ -271,7 +271,7 @@ def test_a_trainer_of_adapters(how, routing, tmp_path):
 
     checkpoint = tmp_path / "whole" / "checkpoint-4"
     again = PeftModel.from_pretrained(build("bert"), checkpoint)
-    same(parameters(again), parameters(trainer.collapse()))
+    assert_same(parameters(again), parameters(trainer.collapse()))
     again = transformers.Trainer(again, given(tmp_path / "again"), eval_dataset=data)
     assert again.evaluate()["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-6)
 
@@ -285,10 +285,10 @@ def test_a_trainer_of_adapters(how, routing, tmp_path):
 
     resumed = CoverTrainer(fresh(5), given(tmp_path / "resumed"), train_dataset=data, how=how)
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    same(resumed.model.state_dict(), covered.state_dict())
+    assert_same(resumed.model.state_dict(), covered.state_dict())
 
     loaded = mcover.nn.load(checkpoint / "covers", model)
-    same(loaded.state_dict(), covered.state_dict())
+    assert_same(loaded.state_dict(), covered.state_dict())
 
 
 def test_covers_of_adapters_that_never_meet_are_plain_adapters(tmp_path):
@@ -298,7 +298,7 @@ def test_covers_of_adapters_that_never_meet_are_plain_adapters(tmp_path):
     CoverTrainer(covered, given, train_dataset=examples("bert")).train()
     for index, model in enumerate(models):
         transformers.Trainer(model, given, train_dataset=examples("bert")).train()
-        same(parameters(covered.cover(index)), parameters(model), tolerance=2e-4)
+        assert_same(parameters(covered.cover(index)), parameters(model), tolerance=2e-4)
 
 
 def test_fewer_bytes_without_the_frozen_model(tmp_path):
@@ -312,6 +312,6 @@ def test_fewer_bytes_without_the_frozen_model(tmp_path):
     with torch.no_grad():
         for value in other.parameters():
             value.zero_()
-    same(mcover.nn.load(tmp_path / "whole", other).state_dict(), covered.state_dict())
+    assert_same(mcover.nn.load(tmp_path / "whole", other).state_dict(), covered.state_dict())
     kept = frozen_copy(mcover.nn.load(tmp_path / "part", other).net)
     assert not any(value.any() for value in kept.values())

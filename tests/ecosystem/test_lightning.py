@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mcover
+from covering import assert_equal
 from mcover.errors import McoverError, McoverWarning
 from mcover.lightning import CollapseCallback, collapsed
 from mcover.nn import Covered
@@ -96,13 +97,6 @@ def scores(net, given):
     return torch.stack(losses).mean().item(), torch.stack(right).mean().item()
 
 
-def assert_same_state(module, other):
-    expected, seen = module.state_dict(), other.state_dict()
-    assert expected.keys() == seen.keys()
-    for name, value in expected.items():
-        assert torch.equal(seen[name], value), name
-
-
 @pytest.mark.parametrize("framework", [lightning, pytorch_lightning])
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_the_collapse_is_validated_and_training_is_as_without_the_callback(
@@ -122,7 +116,7 @@ def test_the_collapse_is_validated_and_training_is_as_without_the_callback(
     loss, accuracy = scores(module.net.collapse(), loader(1))
     assert run.callback_metrics["loss"].item() == pytest.approx(loss, rel=1e-6)
     assert run.callback_metrics["accuracy"].item() == pytest.approx(accuracy)
-    assert_same_state(alone, module)
+    assert_equal(module.state_dict(), alone.state_dict())
     assert ours.keys() == theirs.keys()
     assert ours["callbacks"] == theirs["callbacks"]
     assert ours["state_dict"].keys() == module.state_dict().keys()
@@ -173,7 +167,7 @@ def test_interrupted_and_resumed_is_as_never_interrupted(routing, tmp_path):
     resumed = classifier(routing=routing)
     run = trainer(tmp_path, CollapseCallback(), max_epochs=4)
     run.fit(resumed, loader(), loader(1), ckpt_path=tmp_path / "epoch=1.ckpt", weights_only=True)
-    assert_same_state(whole, resumed)
+    assert_equal(resumed.state_dict(), whole.state_dict())
 
 
 def test_other_callbacks_monitor_the_collapse(tmp_path):
@@ -291,7 +285,7 @@ def test_fabric_trains_saves_and_resumes(routing, tmp_path):
     second = start()
     fabric.load(tmp_path / "two.ckpt", {"model": second[0], "optimizer": second[1]})
     train(*second, 2)
-    assert_same_state(whole[0], second[0])
+    assert_equal(second[0].state_dict(), whole[0].state_dict())
     net = second[0].collapse()
     assert type(net) is nn.Sequential
     assert scores(net, loader())[0] < scores(start()[0].collapse(), loader())[0]

@@ -27,12 +27,6 @@ SIGNS = [MCoverPerceptronClassifier, MCoverCommitteeClassifier]
 
 
 @pytest.fixture(scope="module")
-def wine():
-    X, y = load_wine(return_X_y=True)
-    return scale(X), y
-
-
-@pytest.fixture(scope="module")
 def cancer():
     return load_breast_cancer(return_X_y=True)
 
@@ -56,7 +50,7 @@ def test_the_contract_is_kept(estimator, check):
 @pytest.mark.parametrize("data", [load_wine, load_breast_cancer])
 def test_packed_prediction_is_the_plain_one(cls, data):
     X, y = data(return_X_y=True)
-    model = cls(sweeps=40, random_state=0).fit(X, y)
+    model = cls(restarts=1, random_state=0).fit(X, y)
     bits = np.where(X[:, model.columns_] > model.thresholds_, 1, -1)
     fields = np.einsum("pn,qshn->pqsh", bits, model.collapsed_.astype(int))
     if cls is MCoverPerceptronClassifier:
@@ -70,24 +64,28 @@ def test_packed_prediction_is_the_plain_one(cls, data):
     assert np.all(fields != 0)
 
 
-def test_the_majority_of_the_covers_is_a_student_of_one_bit_a_weight(wine):
-    model = MCoverCommitteeClassifier(
-        hidden=3, students=2, sweeps=20, readout="majority", random_state=0
-    ).fit(*wine)
+@pytest.mark.parametrize("readout", ["majority", "best"])
+def test_students_are_those_of_solve(readout, wine):
+    method = mcover.MCover(3, bank=2)
+    how = {"method": method, "restarts": 2, "readout": readout}
+    model = MCoverCommitteeClassifier(hidden=3, students=2, random_state=0, **how).fit(*wine)
     bits = len(model.thresholds_)
-    assert model.covers_.shape == (3, 2, 5, 3, bits)
     assert model.collapsed_.shape == (3, 2, 3, bits)
-    np.testing.assert_array_equal(model.collapsed_, np.sign(model.covers_.sum(axis=2, dtype=int)))
     assert model.packed_.nbytes == 3 * 2 * 3 * -(-bits // 64) * 8
-    assert model.history_["energy"].shape == (3, 2, len(model.history_["temperature"]))
-    wrong = model.history_["training_error"]
-    assert wrong.shape == (3, 2)
-    assert np.all((wrong >= 0) & (wrong < 0.4))
+    patterns = np.where(wine[0][:, model.columns_] > model.thresholds_, 1, -1)
+    seeds = np.random.RandomState(0).randint(2**31, size=6).reshape(3, 2)
+    for question, own in enumerate(seeds):
+        problem = mcover.Committee(patterns, np.where(wine[1] == question, 1, -1), 3)
+        for student, seed in enumerate(own):
+            found = mcover.solve(problem, seed=int(seed), **how)
+            wanted = model.collapsed_[question, student].ravel()
+            np.testing.assert_array_equal(wanted, found.weights)
+            assert model.training_error_[question, student] == found.errors / len(patterns)
 
 
 def thresholds_of(X, k):
     y = np.arange(len(X)) % 2
-    model = MCoverPerceptronClassifier(thermometer=k, sweeps=1, students=1).fit(X, y)
+    model = MCoverPerceptronClassifier(thermometer=k, restarts=1, students=1).fit(X, y)
     return [
         model.thresholds_[(model.columns_ == i) & np.isfinite(model.thresholds_)]
         for i in range(X.shape[1])
@@ -115,7 +113,7 @@ def test_every_cut_splits_the_data_however_close_or_large_its_values():
 
 def test_the_number_of_bits_is_odd_and_has_a_bias(wine):
     for k in (1, 2, 3):
-        model = MCoverPerceptronClassifier(thermometer=k, sweeps=1).fit(*wine)
+        model = MCoverPerceptronClassifier(thermometer=k, restarts=1).fit(*wine)
         assert len(model.thresholds_) % 2 == 1
         assert 1 <= np.sum(model.thresholds_ == -np.inf) <= 2
 
@@ -123,7 +121,7 @@ def test_the_number_of_bits_is_odd_and_has_a_bias(wine):
 def test_near_capacity_the_teacher_is_found():
     problem = mcover.teacher_student(201, alpha=2.0, seed=3)
     X, y = problem.patterns.astype(float), problem.labels
-    model = MCoverPerceptronClassifier(sweeps=1000, random_state=0).fit(X, y)
+    model = MCoverPerceptronClassifier(random_state=0).fit(X, y)
     fresh = 2.0 * np.random.default_rng(1).integers(0, 2, (2000, 201)) - 1
     np.testing.assert_array_equal(model.predict(fresh), np.sign(fresh @ problem.teacher))
 
@@ -132,10 +130,10 @@ def test_near_capacity_the_teacher_is_found():
 def test_whole_weights_are_copies(cls, cancer):
     X, y = cancer[0][:120], cancer[1][:120]
     copies = np.random.default_rng(0).integers(0, 4, len(X))
-    weighted = cls(sweeps=30, random_state=0).fit(X, y, sample_weight=copies)
-    repeated = cls(sweeps=30, random_state=0).fit(X.repeat(copies, axis=0), y.repeat(copies))
+    weighted = cls(restarts=1, random_state=0).fit(X, y, sample_weight=copies)
+    repeated = cls(restarts=1, random_state=0).fit(X.repeat(copies, axis=0), y.repeat(copies))
     np.testing.assert_array_equal(weighted.thresholds_, repeated.thresholds_)
-    np.testing.assert_array_equal(weighted.covers_, repeated.covers_)
+    np.testing.assert_array_equal(weighted.packed_, repeated.packed_)
 
 
 @pytest.mark.parametrize("cls", SIGNS)
@@ -144,42 +142,45 @@ def test_the_unit_of_weights_does_not_matter(cls, equal, cancer):
     """1, 8 and 9 copies of every pattern once had three temperatures. Other weights are rounded."""
     X, y = cancer
     weight = np.ones(len(X)) if equal else np.random.default_rng(0).uniform(0.5, 2, len(X))
-    plain = cls(sweeps=20, random_state=0).fit(X, y, sample_weight=None if equal else weight)
+    plain = cls(restarts=1, random_state=0).fit(X, y, sample_weight=None if equal else weight)
     for unit in (1, 8, 9, 0.3, 1e6) if equal else (1000,):
-        weighted = cls(sweeps=20, random_state=0).fit(X, y, sample_weight=unit * weight)
-        np.testing.assert_array_equal(weighted.covers_, plain.covers_)
-        np.testing.assert_array_equal(weighted.history_["acceptance"], plain.history_["acceptance"])
+        weighted = cls(restarts=1, random_state=0).fit(X, y, sample_weight=unit * weight)
+        np.testing.assert_array_equal(weighted.packed_, plain.packed_)
 
 
 def test_a_class_of_small_weight_is_kept(wine):
     X, y = wine
     weight = np.where(y == 2, 0.04, 1.0)
-    model = MCoverPerceptronClassifier(sweeps=100, random_state=0).fit(X, y, sample_weight=weight)
+    model = MCoverPerceptronClassifier(random_state=0).fit(X, y, sample_weight=weight)
     assert np.mean(model.predict(X[y == 2]) == 2) > 0.5
 
 
 @pytest.mark.parametrize("cls", SIGNS)
-def test_the_best_readout_is_the_student_with_the_fewest_training_errors(cls):
+def test_training_errors_are_weighted_and_least_with_the_best_readout(cls):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(200, 9)), rng.integers(0, 2, 200)
-    how = {"sweeps": 3, "students": 8, "random_state": 0, "thermometer": 3}
+    how = {"restarts": 1, "students": 8, "random_state": 0, "thermometer": 3}
     weight = rng.integers(1, 4, 200)
-    best, majority = (
-        cls(readout=readout, **how).fit(X, y, sample_weight=weight)
-        for readout in ("best", "majority")
-    )
-    np.testing.assert_array_equal(best.covers_, majority.covers_)
-    bits = np.where(X[:, best.columns_] > best.thresholds_, 1, -1)
-    own = [majority.collapsed_[0][:, None], best.covers_[0], best.collapsed_[0][:, None]]
-    students = np.concatenate(own, axis=1).astype(int)  # majority, covers, best
-    votes = np.sign(np.einsum("pn,rshn->prsh", bits, students)).sum(axis=3)
-    errors = ((votes > 0) != y[:, None, None]).T @ weight / weight.sum()  # (majority …, reads)
-    np.testing.assert_allclose(errors[-1], best.history_["training_error"][0])
-    np.testing.assert_allclose(errors[0], majority.history_["training_error"][0])
-    assert np.all(errors[-1] <= errors[:-1].min(axis=0))
-    assert np.any(errors[-1] < errors[0])
+    for readout in ("best", "majority"):
+        model = cls(readout=readout, **how).fit(X, y, sample_weight=weight)
+        bits = np.where(X[:, model.columns_] > model.thresholds_, 1, -1)
+        votes = np.sign(np.einsum("pn,rhn->prh", bits, model.collapsed_[0].astype(int))).sum(-1)
+        errors = ((votes > 0) != y[:, None]).T @ weight / weight.sum()
+        np.testing.assert_allclose(errors, model.training_error_[0])
+        if readout == "best":
+            least = errors
+    assert least.mean() < errors.mean()
     with pytest.raises(ValueError, match="readout is 'mean'; write 'best' or 'majority'"):
         cls(readout="mean").fit(X, y)
+
+
+@pytest.mark.parametrize("cls", SIGNS)
+def test_a_class_of_weight_zero_is_left_out(cls, wine):
+    X, y = wine
+    one = cls(restarts=1, random_state=0, class_weight={0: 0, 1: 0.3, 2: 0.5}).fit(X, y)
+    other = cls(restarts=1, random_state=0, class_weight={1: 0.3, 2: 0.5}).fit(X[y > 0], y[y > 0])
+    assert one.classes_.tolist() == [1, 2]
+    np.testing.assert_array_equal(one.packed_, other.packed_)
 
 
 @pytest.mark.parametrize("cls", SIGNS)
@@ -199,29 +200,20 @@ def test_balanced_weights_are_those_of_the_classes(cancer):
     X, y = cancer
     count = np.bincount(y)
     models = [
-        MCoverPerceptronClassifier(class_weight=weight, sweeps=20, random_state=0).fit(X, y)
+        MCoverPerceptronClassifier(class_weight=weight, restarts=1, random_state=0).fit(X, y)
         for weight in ("balanced", {0: 1 / count[0], 1: 1 / count[1]}, None)
     ]
-    np.testing.assert_array_equal(models[0].covers_, models[1].covers_)
-    assert np.any(models[0].covers_ != models[2].covers_)
+    np.testing.assert_array_equal(models[0].packed_, models[1].packed_)
+    assert np.any(models[0].packed_ != models[2].packed_)
 
 
 def test_results_depend_on_the_seed_and_not_on_the_number_of_jobs(wine):
     models = [
-        MCoverPerceptronClassifier(sweeps=20, random_state=seed, n_jobs=jobs).fit(*wine)
+        MCoverPerceptronClassifier(restarts=1, random_state=seed, n_jobs=jobs).fit(*wine)
         for seed, jobs in ((0, None), (0, 5), (1, None))
     ]
-    np.testing.assert_array_equal(models[0].covers_, models[1].covers_)
-    assert np.any(models[0].covers_ != models[2].covers_)
-
-
-@pytest.mark.parametrize("schedule", [mcover.LinearSchedule(0.4, 0.1, 0.01), [0.4, 0.2, 0.1]])
-@pytest.mark.parametrize("method", [mcover.RSA(covers=4), mcover.Vanilla(), mcover.MCover(5)])
-def test_values_of_the_library_are_options(wine, method, schedule):
-    model = MCoverPerceptronClassifier(method=method, schedule=schedule, random_state=0).fit(*wine)
-    assert model.covers_.shape[2] == method.covers
-    assert model.history_["temperature"].tolist()[0] == 0.4
-    assert model.history_["temperature"].tolist()[-1] == pytest.approx(0.1)
+    np.testing.assert_array_equal(models[0].packed_, models[1].packed_)
+    assert np.any(models[0].packed_ != models[2].packed_)
 
 
 # What all have in common
@@ -231,11 +223,11 @@ def test_values_of_the_library_are_options(wine, method, schedule):
     ("model", "grid"),
     [
         (
-            MCoverPerceptronClassifier(sweeps=20, random_state=0),
-            {"covers": [1, 3], "bank": [2, None], "sigma": [1.5, math.inf], "thermometer": [1, 3]},
+            MCoverPerceptronClassifier(random_state=0),
+            {"method": [None, mcover.RSA(4)], "restarts": [1, 2], "thermometer": [1, 3]},
         ),
         (
-            MCoverCommitteeClassifier(sweeps=10, students=1, random_state=0),
+            MCoverCommitteeClassifier(restarts=1, students=1, random_state=0),
             {"hidden": [1, 3], "method": [None, mcover.Vanilla()]},
         ),
         (

@@ -3,18 +3,10 @@
 import math
 
 import pytest
-from sklearn.datasets import load_wine
-from sklearn.preprocessing import scale
 
 from mcover.sklearn import MCoverMLPClassifier, MCoverPerceptronClassifier
 
 ScoringMonitor = pytest.importorskip("sklearn.callback").ScoringMonitor
-
-
-@pytest.fixture(scope="module")
-def wine():
-    X, y = load_wine(return_X_y=True)
-    return scale(X), y
 
 
 class Recorder:
@@ -40,7 +32,7 @@ class Recorder:
 @pytest.mark.parametrize(
     ("model", "task", "count"),
     [
-        (MCoverPerceptronClassifier(sweeps=5), "question", 3),
+        (MCoverPerceptronClassifier(restarts=1), "question", 3),
         (MCoverMLPClassifier((4,), max_iter=4), "epoch", 4),
     ],
 )

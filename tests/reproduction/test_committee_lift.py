@@ -62,12 +62,6 @@ def test_general_lift_and_fused_gradient_are_the_paper_s_equations(bank, epoch):
         torch.testing.assert_close(covered.net.J.grad, expected)
 
 
-def test_a_destination_reads_its_own_weight_from_its_own_cover():
-    covered = lifted(machine(), bank=None, destinations=None)
-    for p, routes in enumerate(covered.routes):
-        assert routes[p].tolist() == list(range(COVERS))
-
-
 @pytest.mark.parametrize("name", LIFTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_fused_path_walks_the_trajectory_of_the_general_lift(name, dtype):

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
-import mcover
-from mcover import Directed, Messages, Uniform
 from mcover.nn import binary
 from reproduction import data
 from reproduction.binary_models import BinaryConv, BinaryMlp
@@ -113,19 +110,3 @@ def test_dropout_acts_inside_and_in_training_only():
     )
     assert not torch.equal(dropped(IMAGES), dropped(IMAGES))
     torch.testing.assert_close(dropped.eval()(IMAGES), plain.eval()(IMAGES))
-
-
-@pytest.mark.parametrize("routing", [Directed(), Messages(blocks=4)], ids=["directed", "messages"])
-def test_covers_of_the_transformer_that_agree_are_the_model_itself(routing):
-    """All covers are equal, so routes change nothing: values, gradients and collapse."""
-    model = TRANSFORMER.build(seed=0).double()
-    covered = mcover.lift(model, 3, Uniform(), routing, noise=0.0, seed=1)
-    labels = torch.tensor([0, 1, 2, 0, 1])
-    mcover.cover_loss(functional.cross_entropy, covered(IMAGES), labels).backward()
-    functional.cross_entropy(model(IMAGES), labels).backward()
-    for output in covered(IMAGES):
-        torch.testing.assert_close(output, model(IMAGES))
-    stacks = covered.stacks()
-    for name, weight in model.named_parameters():
-        torch.testing.assert_close(stacks[name].grad.sum(0), 3 * weight.grad)
-    torch.testing.assert_close(covered.collapse()(IMAGES), model(IMAGES))

@@ -6,10 +6,9 @@ import pytest
 from mcover import McoverError
 from mcover.plain import from_plain
 from reproduction import data
-from reproduction.pages import RESULTS
 from reproduction.perceptron import MessagePassingTrial, PerceptronTrial
 from reproduction.planted import PlantedTrial
-from reproduction.rows import KINDS, by_key, read_csv, trial_id
+from reproduction.rows import KINDS, trial_id
 from reproduction.studies.costs import CostTrial
 from reproduction.training import (
     BinaryTrial,
@@ -73,12 +72,6 @@ def way(row):
     if row.kind == "perceptron":
         return f"{method} {given.get('rule', 'glauber')}{' reads' * ('reads' in given)}"
     return method
-
-
-@pytest.fixture(scope="module")
-def rows():
-    names = [path for path in RESULTS.glob("*.csv") if path.name != "amp.csv"]
-    return by_key(row for path in names for row in read_csv(path))
 
 
 def trial_of(row):

@@ -9,7 +9,7 @@ import pytest
 from mcover import statistics
 from reproduction import amp, pages, sweeps
 from reproduction.pages import RESULTS, check_pages
-from reproduction.rows import by_key, read_csv
+from reproduction.rows import read_csv
 from reproduction.studies import STUDIES, find_study
 from reproduction.summary import outcome_table, summarize
 
@@ -98,12 +98,6 @@ def test_claims_and_advice_rest_on_ten_trials_of_todays_code(page):
         ways = ("{} [{}, {}]".format(*one), f"{value} [{high}, {low}]")
         found = [sound for sound, line in lines if any(way in line for way in ways)]
         assert any(found) or not found, one  # those of examples are in no table
-
-
-@pytest.fixture(scope="module")
-def rows():
-    names = [path for path in RESULTS.glob("*.csv") if path.name != "amp.csv"]
-    return by_key(row for path in names for row in read_csv(path))
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -376,13 +376,6 @@ def test_a_pass_has_every_image_once_for_every_cover(each, whole, monkeypatch):
     assert batches.passes == 2
 
 
-def test_gradients_of_a_lift_are_counted_for_every_pass(pair):
-    routing = mcover.Directed(bank=4, destinations=None)
-    covered = lifted(CommitteeMachine(64, 5, seed=0), Uniform(), routing=routing)
-    history = fit(covered, pair, Training(epochs=2, batch=100))
-    assert history.gradients.tolist() == [2 * 3 * 4, 4 * 3 * 4]
-
-
 def test_routes_are_redrawn_after_each_epoch_where_asked_for(digits):
     for each in (True, False):
         covered = lifted(TINY.build(0), Uniform())

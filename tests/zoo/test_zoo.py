@@ -1,12 +1,10 @@
 """Every configuration of the zoo, alone and in both routings."""
 
-import doctest
-
 import pytest
 from checks import CHECKS, check, check_base
 from models import ROUTINGS, ZOO
 
-from pages import QUANTIZERS, printed, shown
+from pages import QUANTIZERS, assert_prints_what_it_shows
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -28,9 +26,4 @@ def test_size():
 
 @pytest.mark.parametrize("page", QUANTIZERS)
 def test_the_page_runs_and_prints_what_it_says(page, tmp_path):
-    said = shown(page)
-    ran = printed(page, tmp_path)
-    assert ran
-    for block, got in ran:
-        want = said.get(block.line, got)
-        assert doctest.OutputChecker().check_output(want, got, doctest.NORMALIZE_WHITESPACE)
+    assert_prints_what_it_shows(page, tmp_path)

@@ -6,12 +6,11 @@ import threading
 import time
 from dataclasses import dataclass
 
-import numpy as np
 from numpy.random import SeedSequence
 
 from mcover.annealing.options import AnnealOptions, bank_size, couplings_of
-from mcover.annealing.problems import Signs
-from mcover.annealing.readouts import Columns, Size, read_out
+from mcover.annealing.problems import Signs, Size
+from mcover.annealing.readouts import Columns, Readout, read_out
 from mcover.annealing.tasks import next_slice
 from mcover.routing import draw_bank
 
@@ -44,12 +43,15 @@ def attempt(
     seed: SeedSequence,
     budget: Budget,
     hot: float | None = None,
+    readout: Readout = "best",
 ) -> Attempt:
     """Anneals once and chooses a student; the temperatures of ``options`` are known.
 
     A restart that ends early still returns a student, so that an interrupted search has one. It
-    runs at least one slice of sweeps, and its student is not polished. ``hot`` is as in `read_out`.
+    runs at least one slice of sweeps, and its student is not polished. ``hot`` and ``readout`` are
+    as in `read_out`.
     """
+    from mcover.annealing.chain import generator
     from mcover.annealing.searches import run
     from mcover.annealing.states import compile_kernels, make_state, random_weights
 
@@ -63,28 +65,30 @@ def attempt(
 
     sites, covers = size[1] * size[2], options.method.covers
     route_seed, polish_seed, chain_seed = seed.spawn(3)
-    rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
+    rng = generator(chain_seed)
     weights = random_weights(rng, covers, sites)
     bank = draw_bank(
         options.method.topology, covers, sites, bank_size(options.method, sites), route_seed
     )
     state = make_state(columns, *size, bank.routes, weights, options.energy)
     temperatures, couplings = options.schedule.temperatures(), couplings_of(options)
-    here, slice_, over, proposals = 0, 1, False, 0
-    while here < len(temperatures) and not over and not (here and is_over()):
+    here, slice_, ended, proposals = 0, 1, False, 0
+    while here < len(temperatures) and not ended and not (here and is_over()):
         since = time.perf_counter()
         part = slice(here, here + slice_)
         done = run(state, temperatures[part], couplings[part], rng, options.rule, stop_at_zero=True)
         made = len(done.energies)
         slice_ = next_slice(slice_, made, time.perf_counter() - since)
-        here, over, proposals = here + made, done.over, proposals + int(done.proposals.sum())
-    finished = over or here >= len(temperatures)
+        here, ended, proposals = here + made, done.ended, proposals + int(done.proposals.sum())
+    finished = ended or here >= len(temperatures)
     sweeps = len(temperatures) if finished and not is_over() else 0
-    best, errors, readout, more = read_out(columns, size, state.weights, sweeps, polish_seed, hot)
+    best, errors, chosen, more = read_out(
+        columns, size, state.weights, sweeps, polish_seed, hot, readout
+    )
     return Attempt(
         weights=best,
         errors=errors,
-        readout=readout,
+        readout=chosen,
         covers=state.weights.copy(),
         finished=finished,
         proposals=proposals + more,

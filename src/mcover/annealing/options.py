@@ -87,6 +87,12 @@ def _check_coupled(method: MCover | RSA) -> None:
 Method: TypeAlias = MCover | RSA | Vanilla
 
 
+def check_method(method: Method) -> None:
+    """Refuses what is not a method."""
+    example = "mcover.MCover(...), RSA or Vanilla"
+    checks.check_instance("method", method, (MCover, RSA, Vanilla), example)
+
+
 def couplings_of(options: AnnealOptions) -> NDArray[np.float64]:
     """γ of every sweep."""
     method, sweeps = options.method, np.arange(sweeps_of(options.schedule))
@@ -143,8 +149,7 @@ class AnnealOptions:
     lowers it most, which is then a sweep."""
 
     def __post_init__(self) -> None:
-        example = "mcover.MCover(...), RSA or Vanilla"
-        checks.check_instance("method", self.method, (MCover, RSA, Vanilla), example)
+        check_method(self.method)
         example = "LinearSchedule(0.4, 0.01, 1e-4) or another schedule of mcover.annealing"
         checks.check_instance("schedule", self.schedule, Schedule.__args__, example)
         checks.check_choice("rule", self.rule, get_args(Rule))
@@ -172,4 +177,4 @@ PAPER = AnnealOptions(
 """The paper's perceptron: M = 3 covers, σ = 3, shift = 2, S = 10, and 3,901 temperatures."""
 
 RECOMMENDED = AnnealOptions()
-"""The defaults: seven covers that attract each other, along routes, at temperatures from the data."""
+"""The defaults: seven routed covers that attract each other, at temperatures from the data."""

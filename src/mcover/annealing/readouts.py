@@ -17,11 +17,13 @@ still there, but every restart would pay for them, also if a teacher exists and 
 nothing.
 """
 
+from typing import Literal
+
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from mcover.annealing.problems import Signs
+from mcover.annealing.problems import Signs, Size
 from mcover.annealing.result import collapse_sign
 
 _POLISHES = ((0.25, 0.25), (0.4, 1.0))
@@ -29,9 +31,8 @@ _POLISHES = ((0.25, 0.25), (0.4, 1.0))
 of sweeps, as a share of those of the annealing."""
 _COOLING = 0.2  # the last temperature of a polish as a share of the first
 
+Readout = Literal["best", "majority"]
 Columns = NDArray[np.uint64]
-Size = tuple[int, int, int]
-"""Patterns, hidden units, inputs."""
 
 
 def read_out(
@@ -41,8 +42,9 @@ def read_out(
     sweeps: int,
     seed: SeedSequence,
     hot: float | None = None,
+    readout: Readout = "best",
 ) -> tuple[Signs, int, str, int]:
-    """The student with the fewest errors: its weights, errors and name, and the proposals made.
+    """The student of an annealing: its weights, errors and name, and the proposals made.
 
     Args:
         columns: the packed patterns.
@@ -51,9 +53,13 @@ def read_out(
         sweeps: the sweeps of that annealing; 0 leaves out the polish.
         seed: the seed of the polish.
         hot: T₀ of the energy "errors" for these patterns; measured if None.
+        readout: "best" for the student with the fewest errors, or "majority".
     """
     from mcover.annealing.temperatures import freezing_temperature
 
+    if readout == "majority":
+        student = collapse_sign(covers)
+        return student, count_errors(columns, size, student), readout, 0
     best, errors, name = best_student(columns, size, covers)
     if not errors or not sweeps:
         return best, errors, name, 0
@@ -70,11 +76,9 @@ def read_out(
 
 def count_errors(columns: Columns, size: Size, student: Signs) -> int:
     """The patterns that a ±1 student misclassifies, from the counters of a chain."""
-    from mcover.annealing.states import make_state, margins
+    from mcover.annealing.states import margins, single
 
-    routes = np.zeros((1, student.size, 1), dtype=np.uint8)
-    chain = make_state(columns, *size, routes, student.reshape(1, -1), "errors")
-    return int(np.sum(margins(chain) <= 0))
+    return int(np.sum(margins(single(columns, size, student, "errors")) <= 0))
 
 
 def best_student(columns: Columns, size: Size, covers: Signs) -> tuple[Signs, int, str]:
@@ -103,12 +107,11 @@ def polish(
     seed: SeedSequence,
 ) -> tuple[Signs, int, int]:
     """Anneals one copy from a student by errors; returns weights, errors and proposals."""
+    from mcover.annealing.chain import generator
     from mcover.annealing.searches import run
-    from mcover.annealing.states import make_state
+    from mcover.annealing.states import single
 
-    routes = np.zeros((1, student.size, 1), dtype=np.uint8)
-    rng = seed.generate_state(4, np.uint64).astype(np.uint64)
-    state = make_state(columns, *size, routes, student[None], "errors")
-    done = run(state, temperatures, 0.0, rng, "glauber", stop_at_zero=True)
+    state = single(columns, size, student, "errors")
+    done = run(state, temperatures, 0.0, generator(seed), "glauber", stop_at_zero=True)
     polished = state.weights[0].copy()
     return polished, count_errors(columns, size, polished), int(done.proposals.sum())

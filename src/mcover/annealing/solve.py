@@ -8,7 +8,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
 from mcover.annealing.attempts import Attempt, Budget, attempt
-from mcover.annealing.options import AnnealOptions
-from mcover.annealing.portfolio import Plan
+from mcover.annealing.options import AnnealOptions, Method, bank_size, check_method
+from mcover.annealing.portfolio import PORTFOLIO, Plan
 from mcover.annealing.problems import Problem, problem_of
+from mcover.annealing.readouts import Readout
 from mcover.annealing.solution import Solution
 from mcover.annealing.tasks import Deadline, check_executor, run_tasks, workers_of
 from mcover.seeds import Seed, seed_sequence
@@ -49,6 +50,8 @@ def solve(
     hidden: int | None = None,
     time_limit: float | None = 60.0,
     restarts: int | None = None,
+    method: Method | None = None,
+    readout: Readout = "best",
     bits: int = 1,
     seed: Seed = None,
     workers: int | None = None,
@@ -74,6 +77,10 @@ def solve(
         time_limit: seconds of search, not counting the compilation of kernels; None searches until
             the problem is solved, or for ``restarts``.
         restarts: the maximum number of restarts.
+        method: what every restart anneals, in place of the portfolio of three methods.
+        readout: "best" for the student with the fewest errors: the majority of the covers, a cover,
+            or one of these annealed further; or "majority" for the majority of the covers of a
+            restart.
         bits: bits per weight. With b bits, weights are odd numbers up to 2^b − 1 in size, sums of
             2^b − 1 ±1 students. They fit more patterns if no ±1 student fits all; the how-to on
             ``solve`` has measurements.
@@ -102,12 +109,17 @@ def solve(
     bits = checks.check_int("bits", bits, 1, _MOST_BITS)
     if workers is not None:
         workers = checks.check_int("workers", workers, 1)
+    if method is not None:
+        check_method(method)
+        bank_size(method, given.sites)
+    checks.check_choice("readout", readout, get_args(Readout))
     executor = check_executor(executor)
     if interrupt is not None:
         checks.check_callable("interrupt", interrupt, "a function that returns a bool, or None")
     if not isinstance(progress, bool):
         checks.check_callable("progress", progress, "True, False or a function of a SolveStatus")
-    search = _Search(given, seed_sequence(seed), most, bits, time_limit)
+    methods = PORTFOLIO if method is None else (method,)
+    search = _Search(given, seed_sequence(seed), most, bits, time_limit, methods, readout)
     with _shown(search, progress) as show:
         search.run(executor, workers, interrupt, show)
     return search.solution()
@@ -139,11 +151,18 @@ class _Search:
     """The restarts of a search, by number."""
 
     def __init__(
-        self, problem: Problem, seed: SeedSequence, most: int, bits: int, limit: float | None
+        self,
+        problem: Problem,
+        seed: SeedSequence,
+        most: int,
+        bits: int,
+        limit: float | None,
+        methods: tuple[Method, ...],
+        readout: Readout,
     ) -> None:
         self.problem, self.seed, self.most, self.bits = problem, seed, most, bits
-        self.deadline, self.plan = Deadline(limit), Plan()
-        self.size = len(problem.patterns), problem.hidden, problem.inputs
+        self.deadline, self.plan, self.readout = Deadline(limit), Plan(methods), readout
+        self.size = problem.size
         self.attempts: dict[int, Attempt] = {}
         self.known: dict[int, AnnealOptions] = {}
         self.begun = 0
@@ -210,7 +229,8 @@ class _Search:
         self.known[number] = options = with_temperature(options, self.hot)
         child = SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, number))
         budget = Budget(halt, self.deadline.left())
-        return attempt, (self.columns, self.size, options, child, budget, self.hot_errors)
+        given = self.columns, self.size, options, child, budget, self.hot_errors, self.readout
+        return attempt, given
 
     def _receive(self, number: int, one: Attempt) -> None:
         self.attempts[number] = one

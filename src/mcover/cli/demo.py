@@ -37,8 +37,8 @@ _GROUPS = {"paper": _PAPER, "recommended": _RECOMMENDED}
 _HEADLINES = {
     "paper": "The paper's settings: 3 copies, 3,901 temperatures from 0.4 to 0.01",
     "recommended": "Recommended settings (those of M-cover are the defaults of mcover.anneal):\n"
-    "7 covers that attract each other, with a bank of 3; 9 replicas; temperatures from the data; a\n"
-    "run ends at its first solution",
+    "7 covers that attract each other, with a bank of 3; 9 replicas; temperatures from the data;\n"
+    "a run ends at its first solution",
 }
 _Found = dict[str, dict[str, AnnealResult]]
 _COVERS, _SEEDS, _BATCH, _TRAINED = 4, 5, 100, 1000  # of the network
