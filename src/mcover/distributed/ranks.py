@@ -26,6 +26,7 @@ from mcover import checks
 from mcover.errors import McoverError
 from mcover.nn.covered import Covered
 from mcover.nn.layers import full_name
+from mcover.nn.state import crc32
 from mcover.plain import to_plain
 
 DIMENSIONS = ("covers", "data")
@@ -113,7 +114,7 @@ def facts(covered: Covered) -> dict[str, Any]:
         "seed": (str(covered.seed.entropy), covered.seed.spawn_key),
         "steps": covered.steps,
         "redraws": covered.redraws,
-        "weights": {name: _crc(value) for name, value in tensors.items()},
+        "weights": {name: crc32([value]) for name, value in tensors.items()},
     }
 
 
@@ -182,7 +183,7 @@ def in_step(covered: Covered, given: Sequence[Tensor], same: bool, group: Any) -
         "train() or eval()": int(covered.training),
         "gradients on or off": int(torch.is_grad_enabled()),
         "shapes of the inputs": zlib.crc32(shapes),
-        "inputs, which all covers share": zlib.crc32(bytes(8)) if not same else _crc(*given),
+        "inputs, which all covers share": zlib.crc32(bytes(8)) if not same else crc32(given),
     }
     device = next(iter(covered.stacks().values())).device
     mine = torch.tensor(list(own.values()), device=device)
@@ -213,15 +214,6 @@ def failing_together(what: str) -> Iterator[None]:
             "within the timeout; the first error in their output says why. Start all ranks again, "
             f"from the last checkpoint. ({str(error).splitlines()[0]})"
         ) from error
-
-
-def _crc(*tensors: Tensor) -> int:
-    total = 0
-    for tensor in tensors:
-        plain = tensor.detach().cpu().contiguous()
-        if plain.layout == torch.strided and plain.numel():
-            total = zlib.crc32(plain.reshape(-1).view(torch.uint8).numpy().data, total)
-    return total
 
 
 def _difference(mine: Any, other: Any) -> list[str]:

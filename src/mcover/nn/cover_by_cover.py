@@ -27,6 +27,7 @@ from torch import Tensor
 
 from mcover.errors import McoverError
 from mcover.nn import trees
+from mcover.nn.lockstep import without_autocast
 from mcover.nn.loss import loss_of_cover, own_loss, repeated
 from mcover.nn.recomputation import versions, watched
 
@@ -144,7 +145,7 @@ class KeptGradients:
         for other in others:
             other.grad = self.grads.get(other)
         try:
-            with _without_autocast():
+            with without_autocast():  # a backward computes in the dtypes of its forward
                 # Covers share the graph of the loss's own parameters: it is kept for the next one.
                 start = None if scale == 1 and not value.ndim else torch.full_like(value, scale)
                 torch.autograd.backward(value, start, retain_graph=bool(others))
@@ -249,18 +250,6 @@ def _leaves(value: Tensor, outputs: set[Any]) -> list[Tensor]:
             found.append(variable)
         waiting += [following for following, _ in node.next_functions]
     return found
-
-
-_DEVICES = ("cpu", "cuda")
-
-
-def _without_autocast() -> contextlib.ExitStack:
-    """Turns autocast off: a backward computes in the dtypes of its forward."""
-    stack = contextlib.ExitStack()
-    for device in _DEVICES:
-        if torch.is_autocast_enabled(device):
-            stack.enter_context(torch.autocast(device, enabled=False))
-    return stack
 
 
 @contextlib.contextmanager

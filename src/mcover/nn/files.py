@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 from torch import Tensor
@@ -21,7 +20,7 @@ from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.lifting import Settings
 from mcover.nn.layers import full_name
-from mcover.nn.state import CoverState
+from mcover.nn.state import CoverState, crc32
 from mcover.plain import from_plain, to_plain
 
 FORMAT = 4
@@ -124,7 +123,7 @@ def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         total = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), total)
-        total = zlib.crc32(value.cpu().reshape(-1).view(torch.uint8).numpy().data, total)
+        total = crc32([value], total)
     return f"{total:08x}"
 
 

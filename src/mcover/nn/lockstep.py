@@ -179,6 +179,15 @@ def _check_together(covers: list[_Cover], arrived: list[Any]) -> None:
 _DEVICES = ("cpu", "cuda")
 
 
+def without_autocast() -> contextlib.ExitStack:
+    """Turns autocast off, for operands that have been cast already, and for their backward."""
+    stack = contextlib.ExitStack()
+    for device in _DEVICES:
+        if torch.is_autocast_enabled(device):
+            stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
+
+
 class _Modes(NamedTuple):
     """Torch's thread-local modes, which are kept separately for each cover.
 

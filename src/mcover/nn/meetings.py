@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from mcover.errors import McoverError
 from mcover.nn.contributions import Geometry
 from mcover.nn.layers import MixingLayer, Shape
-from mcover.nn.lockstep import MeetingRule, inside_cover, meet
+from mcover.nn.lockstep import MeetingRule, inside_cover, meet, without_autocast
 from mcover.nn.mixing import Convolution, Linear, Product, Rules
 from mcover.nn.modules import Override
 
@@ -111,7 +111,7 @@ class Site:
         """Mixes the rows that an embedding looked up."""
 
         def rule(slices: Sequence[Any]) -> Sequence[Tensor]:
-            with _without_autocast(slices[0]):
+            with without_autocast():
                 mixer = self._mixer("", slices[0].dtype)
                 return self.current.rules.lookup(tuple(slices), mixer)
 
@@ -157,7 +157,7 @@ class Site:
                 xs, stack = tuple(_cast(x, to) for x in xs), _cast(stack, to)
                 shift = None if shift is None else _cast(shift, to)
             inputs = xs[0] if _is_one(xs) else xs
-            with _without_autocast(stack):
+            with without_autocast():
                 mixer = self._mixer(part, stack.dtype)
                 return self.current.rules.product(product, inputs, stack, mixer, shift)
 
@@ -336,11 +336,6 @@ def _is_one(values: Sequence[Tensor]) -> bool:
         return all((v.data_ptr(), v.shape, v.stride(), v.dtype) == layout for v in values)
     except RuntimeError:  # a tensor of a torch.func transform has no memory
         return False
-
-
-def _without_autocast(tensor: Tensor) -> torch.autocast:
-    """Turns autocast off for operands that have been cast already."""
-    return torch.autocast(tensor.device.type, enabled=False)
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

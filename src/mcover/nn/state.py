@@ -222,7 +222,7 @@ class CoverState(nn.Module):
                 for (_, _, shape), seed in zip(places, seeds, strict=True)
             ]
             # The checksum uses the exact values, because the dtype that rounds them may change.
-            self._mixer_checksum = checksum(drawn)
+            self._mixer_checksum = crc32(mixer.double() for mixer in drawn)
             return {
                 f"mixer_{n}": mixer.to(like.device, self._dtype_of(layer))
                 for n, (mixer, (layer, _, _)) in enumerate(zip(drawn, places, strict=True))
@@ -355,14 +355,14 @@ class CoverState(nn.Module):
 
     def _checksum(self) -> int:
         if self.is_directed:
-            return checksum([self.route_index, self.route_table])
+            return crc32([self.route_index, self.route_table])
         return self._mixer_checksum
 
 
-def checksum(drawn: Iterable[Tensor]) -> int:
-    """CRC-32 of drawn routes or mixers."""
-    total = 0
-    for tensor in drawn:
-        exact = tensor if tensor.dtype in (torch.uint8, torch.uint16) else tensor.double()
-        total = zlib.crc32(exact.cpu().numpy().tobytes(), total)
+def crc32(tensors: Iterable[Tensor], total: int = 0) -> int:
+    """CRC-32 of the bytes of dense tensors, which continues ``total``; others do not count."""
+    for tensor in tensors:
+        if tensor.layout == torch.strided:
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            total = zlib.crc32(flat.view(torch.uint8).numpy().data, total)
     return total
