@@ -65,9 +65,8 @@ def exact_routes(q: Floats, table: Floats, rng: Generator, out: NDArray[np.uint8
                 column = columns[slot]
                 weight = q[row, column] * table[used | 1 << column]
                 if weight > 0.0:
-                    chosen = (
-                        slot  # if rounding leaves `left` positive, the last possible one is kept
-                    )
+                    # If rounding leaves `left` positive, the last possible slot is kept.
+                    chosen = slot
                     left -= weight
                     if left < 0.0:
                         break
@@ -202,9 +201,8 @@ def draw_aliased(
     """Fills out (size,) with independent draws from an alias table."""
     size = len(keep)
     for draw in range(len(out)):
-        slot = (
-            rng.random() * size
-        )  # below size also after rounding, since rng.random() <= 1 − 2^-53
+        # Below size also after rounding, since rng.random() <= 1 − 2^-53.
+        slot = rng.random() * size
         k = int(slot)
         # An index instead of a branch, which would often be mispredicted.
         out[draw] = either[k, int(slot - k >= keep[k])]

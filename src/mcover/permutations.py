@@ -107,8 +107,7 @@ class Sampler:
     @cached_property
     def log_permanent(self) -> float:
         """The logarithm of the permanent of the given kernel (exact; needs the table)."""
-        # Balancing multiplies the weights of all permutations by one factor, found from any of
-        # them.
+        # Balancing multiplies the weights of all permutations by one factor, found from any one.
         rows, route = np.arange(self.covers), self._best_route
         constant = np.sum(self._log_kernel[rows, route] - np.log(self.matrix[rows, route]))
         return float(np.log(self._table[0]) + constant)
@@ -185,9 +184,8 @@ class Sampler:
             )
             if not self._insists or math.isinf(chain.disagreement):
                 raise McoverError(problem)
-            warnings.warn(
-                problem, McoverWarning, stacklevel=6
-            )  # at the caller's request for routes
+            # At the caller's request for routes.
+            warnings.warn(problem, McoverWarning, stacklevel=6)
         return chain
 
     def _chain(self, rng: Generator, out: Routes) -> None:

@@ -213,10 +213,8 @@ def paired(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Comparison:
     0.0625
     """
     seed = checks.check_int("seed", seed, 0)
-    ours, theirs = (
-        checks.check_floats("first", first).ravel(),
-        checks.check_floats("second", second).ravel(),
-    )
+    ours = checks.check_floats("first", first).ravel()
+    theirs = checks.check_floats("second", second).ravel()
     _check_pairs(ours, theirs)
     differences = ours - theirs
     n, slack = len(differences), 1e-14 * len(differences) * np.abs(differences).sum()

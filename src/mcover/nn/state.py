@@ -204,8 +204,7 @@ class CoverState(nn.Module):
         ):
             drawn = self._draw_routes(number)
         for name, tensor in drawn.items():
-            # A new tensor instead of new values: the backward of earlier forwards reads the old
-            # one.
+            # A new tensor instead of new values: backwards of earlier forwards read the old one.
             self.register_buffer(name, tensor, persistent=False)
         self._drawn, self._bank = number, None
 
