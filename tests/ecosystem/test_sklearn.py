@@ -234,7 +234,7 @@ def test_results_depend_on_the_seed_and_not_on_the_number_of_jobs(wine):
             MCoverMLPClassifier((8,), max_iter=10, learning_rate_init=0.05, random_state=0),
             {
                 "covers": [1, 2],
-                "sigma": [1.0],
+                "topology": [mcover.GaussianRing(1.0), "ring"],
                 "routing": ["directed", "messages", mcover.Directed(2)],
             },
         ),
@@ -361,7 +361,7 @@ def test_routes_and_noise_are_those_of_lift_unless_they_are_given(wine):
     assert model.covers_.settings.routing == mcover.Directed()
     assert model.covers_.settings.noise == "100%"
     assert model.covers_.redraws == 1  # twelve steps
-    assert model.covers_.settings.topology == mcover.GaussianRing(math.inf)
+    assert model.covers_.settings.topology == mcover.Uniform()
     given = {"topology": mcover.Chain(1.0), "routing": mcover.Messages(blocks=2)}
     model = MCoverMLPClassifier((8,), max_iter=1, random_state=0, **given).fit(*wine)
     assert model.covers_.settings.topology == mcover.Chain(1.0)

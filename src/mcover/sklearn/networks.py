@@ -30,8 +30,7 @@ class MCoverMLPClassifier(ClassifierMixin, Network):
         hidden_layer_sizes: units of each hidden layer.
         activation: "relu", "tanh", "logistic" or "identity".
         covers: copies M; one cover is ordinary training.
-        sigma: width of the kernel of the ring of covers; infinite is uniform.
-        topology: any topology of mcover, instead of ``sigma``.
+        topology: the law of the routes, as in :func:`mcover.lift`.
         routing: :class:`mcover.Directed`, :class:`mcover.Messages`, or "directed" or "messages" for
             their defaults.
         noise: the noise that separates the covers at the start, as in :func:`mcover.lift`.
@@ -73,8 +72,7 @@ class MCoverMLPClassifier(ClassifierMixin, Network):
         *,
         activation: str = "relu",
         covers: int = 4,
-        sigma: float = math.inf,
-        topology: Topology | None = None,
+        topology: Topology | str = "uniform",
         routing: Any = "directed",
         noise: float | str = "auto",
         alpha: float = 1e-4,
@@ -92,7 +90,6 @@ class MCoverMLPClassifier(ClassifierMixin, Network):
             hidden_layer_sizes,
             activation=activation,
             covers=covers,
-            sigma=sigma,
             topology=topology,
             routing=routing,
             noise=noise,

@@ -19,7 +19,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from mcover import GaussianRing, McoverError, checks, cover_loss, lift
+from mcover import McoverError, checks, cover_loss, lift
 from mcover.nn import Covered
 from mcover.sklearn.batched import BatchedCovers, Objective, few_threads
 from mcover.sklearn.callbacks import CallbackSupportMixin, with_callbacks
@@ -44,8 +44,7 @@ class Network(CallbackSupportMixin, BaseEstimator):
         *,
         activation: str = "relu",
         covers: int = 4,
-        sigma: float = math.inf,
-        topology: Topology | None = None,
+        topology: Topology | str = "uniform",
         routing: Any = "directed",
         noise: float | str = "auto",
         alpha: float = 1e-4,
@@ -61,7 +60,6 @@ class Network(CallbackSupportMixin, BaseEstimator):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.covers = covers
-        self.sigma = sigma
         self.topology = topology
         self.routing = routing
         self.noise = noise
@@ -157,8 +155,11 @@ class Network(CallbackSupportMixin, BaseEstimator):
         needed = 4 * count * X.dtype.itemsize * checks.check_int("covers", self.covers, 1)
         checks.check_memory(needed, f"layers of {sizes} units", "write smaller hidden_layer_sizes")
         net = _layers(sizes, _ACTIVATIONS[activation], X.dtype, weights_seed)
-        topology = GaussianRing(self.sigma) if self.topology is None else self.topology
-        how: dict[str, Any] = {"topology": topology, "routing": self.routing, "noise": self.noise}
+        how: dict[str, Any] = {
+            "topology": self.topology,
+            "routing": self.routing,
+            "noise": self.noise,
+        }
         self.covers_ = lift(net, self.covers, **how, seed=lift_seed)
         kind = BatchedCovers if BatchedCovers.fits(self.covers_) else _OneByOne
         self._trainer = kind(self.covers_, _ACTIVATIONS[activation](), self._objective, lr, decay)
