@@ -17,7 +17,7 @@ help:
 	@echo "make test-ecosystem  integrations with the real frameworks"
 	@echo "make test-zoo        models of many libraries, lifted in both routings"
 	@echo "make test-versions   the lowest and the newest versions of the dependencies"
-	@echo "make check           formatting, lint, types, pages of results"
+	@echo "make check           formatting, lint, types"
 	@echo "make bench           speed and memory, each against a named rival"
 	@echo "make format          format the sources"
 	@echo "make dist            wheel and sdist in dist/"
@@ -108,7 +108,6 @@ check: $(VENV)/.check
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) -m reproduction pages --check
 
 # Two of them use the package `reproduction`, which is not installed.
 bench: export PYTHONPATH := .
