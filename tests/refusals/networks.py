@@ -59,6 +59,7 @@ ROWS = [
      "Custom…write 'uniform'…GaussianRing"),
     ("covers as text", lambda: call("4"), "covers is '4'; write how many, or a list of modules"),
     ("covers as a float", lambda: call(4.0), "covers is 4.0; write how many"),
+    ("an empty list of covers", lambda: call([]), "covers is []; write how many"),
     ("noise as text", lambda: call(4, noise="20"),
      "noise is '20'; write 'auto', a standard deviation"),
     ("noise as a negative share", lambda: call(4, noise="-5%"), "noise is '-5%'; write 'auto'"),

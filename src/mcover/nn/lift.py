@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,11 @@ def lift(
             McoverWarning,
             stacklevel=2,
         )
-    given: Any = () if isinstance(covers, numbers.Integral) else covers
-    is_list = isinstance(given, Sequence) and not isinstance(given, str)
-    if not is_list:
-        checks.check_instance("covers", covers, int, "how many, or a list of modules")
-    try:
-        given = tuple(given)
-    except Exception:  # a user's sequence may raise anything
+    given: tuple[Any, ...] = ()
+    if isinstance(covers, Sequence) and not isinstance(covers, str):
+        with suppress(Exception):  # a user's sequence may raise anything
+            given = tuple(covers)
+    if not given and not isinstance(covers, numbers.Integral):
         checks.check_instance("covers", covers, int, "how many, or a list of modules")
     asked: Any = len(given) or covers
     is_auto = isinstance(noise, str) and noise == "auto"
