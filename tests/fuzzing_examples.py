@@ -288,7 +288,7 @@ OWN: dict[str, dict[str, Made]] = {
     "mcover.nn.binary.clip_latents": {"model": binarized},
     "mcover.nn.binary.collapse": {"covered": covered_signs},
     "mcover.nn.binary.latents": {"model": binarized},
-    "mcover.nn.binary.others": {"model": binarized},
+    "mcover.nn.binary.other_parameters": {"model": binarized},
     "mcover.nn.binary.snap_latents": {"model": binarized},
     "Bop.add_param_group": {"param_group": lambda: {"params": sign_stacks()}},
     "mcover.optim.Bop": {"params": sign_stacks},

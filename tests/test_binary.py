@@ -107,7 +107,7 @@ def test_binarize_leaves_the_model_and_biases_alone(kind):
     chosen = {base_name(name) for name in binary.latents(student)}
     want = {n for n, p in model.named_parameters() if p.ndim > 1} - {"embed.weight", "position"}
     assert chosen == want
-    assert {*map(id, binary.others(student))} == {
+    assert {*map(id, binary.other_parameters(student))} == {
         id(p) for n, p in student.named_parameters() if base_name(n) not in want
     }
     # The same model by hand: signs in the place of weights.

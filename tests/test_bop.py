@@ -67,12 +67,13 @@ def test_beside_another_optimizer_both_step_as_they_do_alone_and_learn(rest):
     before = {name: s.detach().clone() for name, s in binary.latents(covered).items()}
 
     def together(_):
-        other = rest(binary.others(covered), lr=1e-2)
+        other = rest(binary.other_parameters(covered), lr=1e-2)
         return Bop(binary.latents(covered).values(), rest=other, **how)
 
     losses = train(lambda: cover_loss(F.cross_entropy, covered(x), y), None, 60, together)
     assert losses[-1] < 0.75 * losses[0]
-    flips, alone = Bop(binary.latents(twin).values(), **how), rest(binary.others(twin), lr=1e-2)
+    flips = Bop(binary.latents(twin).values(), **how)
+    alone = rest(binary.other_parameters(twin), lr=1e-2)
     for _ in range(60):
         twin.zero_grad()
         cover_loss(F.cross_entropy, twin(x), y).backward()

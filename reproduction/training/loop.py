@@ -180,7 +180,7 @@ class Loop:
 
                 return pytorch_optimizer.SAM(parameters, base, rho=rho, **common)
             case options.Flips(adaptivity, threshold):
-                rest = base(binary.others(self.model), **common)
+                rest = base(binary.other_parameters(self.model), **common)
                 binary.snap_latents(self.model)
                 flips = binary.latents(self.model).values()
                 return Bop(flips, adaptivity, threshold, rest=rest)

@@ -129,7 +129,7 @@ def test_bop_is_the_loop_written_out(digits):
     ours, theirs = twins(BinaryMlp((64, 12, 10)))
     fit(ours, digits, ADAM, Flips(1e-2, 1e-6), seed=3)
     binary.snap_latents(theirs)
-    rest = torch.optim.Adam(binary.others(theirs), lr=0.01)
+    rest = torch.optim.Adam(binary.other_parameters(theirs), lr=0.01)
     flips = mcover.optim.Bop(binary.latents(theirs).values(), 1e-2, 1e-6, rest=rest)
     batches = batches_of(digits, 60, 3)
     train(theirs, batches, flips, 3, before=cosine(flips, 3, batches))

@@ -29,7 +29,7 @@ class Bop(Optimizer):
     >>> student = binary.binarize(net, estimator="identity")
     >>> covered = mcover.lift(student, 4, mcover.Uniform(), seed=0)
     >>> binary.snap_latents(covered)  # latents become signs; Bop keeps them so
-    >>> rest = torch.optim.Adam(binary.others(covered), lr=1e-3)
+    >>> rest = torch.optim.Adam(binary.other_parameters(covered), lr=1e-3)
     >>> optimizer = Bop(binary.latents(covered).values(), lr=0.1, threshold=1e-3, rest=rest)
     >>> mcover.cover_loss(torch.nn.functional.mse_loss, covered(torch.randn(5, 3)),
     ...                   torch.zeros(5, 4)).backward()
@@ -54,7 +54,7 @@ class Bop(Optimizer):
     ) -> None:
         if rest is not None:
             checks.check_instance(
-                "rest", rest, Optimizer, "e.g. torch.optim.Adam(binary.others(model))"
+                "rest", rest, Optimizer, "e.g. torch.optim.Adam(binary.other_parameters(model))"
             )
         self.rest: Optimizer | None = None
         self._flipped: list[Tensor] = []
@@ -87,8 +87,8 @@ class Bop(Optimizer):
                 if weight.is_complex() or not bool((weight.detach().abs() == 1).all()):
                     raise McoverError(
                         f"parameter {number} of shape {tuple(weight.shape)} is not ±1; write "
-                        "binary.snap_latents(model) and binary.latents(model).values(), and give "
-                        "the other parameters to rest=torch.optim.Adam(binary.others(model))."
+                        "binary.snap_latents(model) and binary.latents(model).values(), and "
+                        "rest=torch.optim.Adam(binary.other_parameters(model)) for all others."
                     )
 
     @torch.no_grad()
@@ -121,7 +121,8 @@ class Bop(Optimizer):
         own = {p for g in self.param_groups for p in g["params"]}
         if any(p in own for p in group["params"]):
             raise McoverError(
-                "a parameter is given to Bop and to rest; write binary.others(model) for rest."
+                "a parameter is given to Bop and to rest; write "
+                "rest=torch.optim.Adam(binary.other_parameters(model))."
             )
         self.param_groups.append(group)
 

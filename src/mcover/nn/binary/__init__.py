@@ -11,7 +11,7 @@ from mcover.nn.binary.signs import (
     binarize,
     clip_latents,
     latents,
-    others,
+    other_parameters,
     snap_latents,
 )
 
@@ -24,6 +24,6 @@ __all__ = [
     "collapse",
     "fold",
     "latents",
-    "others",
+    "other_parameters",
     "snap_latents",
 ]

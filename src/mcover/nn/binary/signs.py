@@ -294,7 +294,7 @@ def latents(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def others(model: nn.Module) -> list[Tensor]:
+def other_parameters(model: nn.Module) -> list[Tensor]:
     """All other parameters that are not frozen: biases, norms, skipped layers."""
     own = set(latents(model).values())
     return [p for p in model.parameters() if p.requires_grad and p not in own]
