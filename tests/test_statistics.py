@@ -142,7 +142,7 @@ def true_time(p, cost):
 
 SOLVED = (0.05, 0.3, 0.9)
 PAIRS = ((0.3, 0.5), (0.9, 0.5), (0.05, 0.1), (0.97, 0.9))
-SHARED = {"apart": False, "as hard for both": True}
+SHARED = {"independent": False, "as hard for both": True}
 
 
 def covered_times(p, n, samples):

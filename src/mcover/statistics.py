@@ -94,8 +94,8 @@ def mean(values: ArrayLike) -> Estimate:
     centre = math.fsum(scaled) / n
     if n < _FEWEST or np.ptp(scaled) <= _EQUAL:
         return Estimate(np.ldexp(centre, exponent), math.nan, math.nan, n)
-    spread = math.sqrt(math.fsum((scaled - centre) ** 2) / (n - 1) / n)
-    half = float(stdtrit(n - 1, 0.975)) * spread
+    standard_error = math.sqrt(math.fsum((scaled - centre) ** 2) / (n - 1) / n)
+    half = float(stdtrit(n - 1, 0.975)) * standard_error
     with np.errstate(over="ignore"):
         value, low, high = np.ldexp([centre, centre - half, centre + half], exponent)
     return Estimate(value, low, high, n)
@@ -162,9 +162,9 @@ def _log_time(
     value = at(p.value)
     if n < _FEWEST:
         return np.array([value, np.nan, np.nan])
-    left_over = sum(float(((some - some.mean()) ** 2).sum()) for some in kinds if len(some))
+    squares = sum(float(((some - some.mean()) ** 2).sum()) for some in kinds if len(some))
     freedom = n - sum(len(some) > 0 for some in kinds)
-    cost_error = stdtrit(freedom, 0.975) * math.sqrt(left_over / freedom / n) / each
+    cost_error = stdtrit(freedom, 0.975) * math.sqrt(squares / freedom / n) / each
     if not p.value:
         return np.array([value, at(p.high) - cost_error, np.inf])
     # The squares of the distances to both ends add up: variances are recovered from the intervals
@@ -246,13 +246,13 @@ def paired_time_to_solution(
     ========================================= ====== ====== ====== ====== ====== =======
     pairs                                     n = 3  n = 5  n = 10 n = 20 n = 50 n = 200
     ========================================= ====== ====== ====== ====== ====== =======
-    solved 0.3 and 0.5, apart                  0.99   0.95   0.93   0.94   0.94   0.95
+    solved 0.3 and 0.5, independent            0.99   0.95   0.93   0.94   0.94   0.95
     solved 0.3 and 0.5, as hard for both       1.00   0.99   0.98   0.95   0.93   0.94
-    solved 0.9 and 0.5, apart                  0.97   0.93   0.93   0.93   0.94   0.95
+    solved 0.9 and 0.5, independent            0.97   0.93   0.93   0.93   0.94   0.95
     solved 0.9 and 0.5, as hard for both       1.00   0.95   0.95   0.95   0.96   0.95
-    solved 0.05 and 0.1, apart                 1.00   1.00   0.99   0.98   0.97   0.94
+    solved 0.05 and 0.1, independent           1.00   1.00   0.99   0.98   0.97   0.94
     solved 0.05 and 0.1, as hard for both      1.00   1.00   1.00   0.96   0.92   0.94
-    solved 0.97 and 0.9, apart                 0.99   0.96   0.95   0.94   0.95   0.95
+    solved 0.97 and 0.9, independent           0.99   0.96   0.95   0.94   0.95   0.95
     solved 0.97 and 0.9, as hard for both      1.00   1.00   0.99   0.96   0.96   0.95
     ========================================= ====== ====== ====== ====== ====== =======
     """
@@ -278,11 +278,11 @@ def paired_time_to_solution(
             return np.asarray(of[0] - of[1])
 
     sides = [np.stack([s, c]).astype(float) for s, (c, _) in zip(flags, found, strict=True)]
-    total, apart = (sides[0] + sides[1]).sum(axis=1), (sides[0] - sides[1]).T
+    total, difference = (sides[0] + sides[1]).sum(axis=1), (sides[0] - sides[1]).T
 
     def flipped(signs: NDArray[np.int8]) -> NDArray[np.float64]:
-        moved = (signs.astype(float) @ apart).T
-        return log_ratio(*((total[:, None] + way * moved) / 2 for way in (1, -1)))
+        moved = (signs.astype(float) @ difference).T
+        return log_ratio(*((total[:, None] + sign * moved) / 2 for sign in (1, -1)))
 
     observed = float(log_ratio(sides[0].sum(axis=1), sides[1].sum(axis=1)))
     p = _flip_test(flipped, n, observed, 1e-9, seed) if n > 1 else np.nan

@@ -45,8 +45,8 @@ def save(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
     folder = _checked(model, folder, optimizer)
     if folder.exists() and not folder.is_dir():
         raise McoverError(f"{folder} is a file; write the path of a folder.")
-    with _by_itself() as alone, _explained("written", folder):
-        write(_state(model, optimizer), checkpoint_id=folder, no_dist=alone)
+    with _single_process() as is_single, _explained("written", folder):
+        write(_state(model, optimizer), checkpoint_id=folder, no_dist=is_single)
 
 
 def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = None) -> None:
@@ -58,9 +58,9 @@ def load(model: nn.Module, folder: str | Path, optimizer: Optimizer | None = Non
     folder = _checked(model, folder, optimizer)
     if not Path(folder, ".metadata").is_file():
         raise McoverError(f"{folder} holds no checkpoint; write the folder given to save.")
-    with _by_itself() as alone, _explained("read", folder):
+    with _single_process() as is_single, _explained("read", folder):
         state = _state(model, optimizer)
-        read(state, checkpoint_id=folder, no_dist=alone)
+        read(state, checkpoint_id=folder, no_dist=is_single)
         plain = _unwrapped(model)
         if isinstance(plain, Spread):  # its tensors were read through DTensors that are views
             plain.set_extra_state(state["model"]["_extra_state"])
@@ -107,7 +107,7 @@ def _checked(model: Any, folder: Any, optimizer: Any) -> Path:
 
 
 @contextlib.contextmanager
-def _by_itself() -> Iterator[bool]:
+def _single_process() -> Iterator[bool]:
     """Whether this is a single process; silences torch's warning about that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -149,13 +149,13 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 def _state(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Any]:
     plain = _unwrapped(model)
-    spread = plain if isinstance(plain, Spread) else None
+    part = plain if isinstance(plain, Spread) else None
     state: dict[str, Any] = {
-        "model": get_model_state_dict(model) if spread is None else spread.sharded_state_dict()
+        "model": get_model_state_dict(model) if part is None else part.sharded_state_dict()
     }
     if optimizer is not None:
         own = get_optimizer_state_dict(model, optimizer)
-        state["optimizer"] = own if spread is None else _mapped(own, spread.sharded)
+        state["optimizer"] = own if part is None else _mapped(own, part.sharded)
     return state
 
 

@@ -133,17 +133,17 @@ def agree(own: Mapping[str, Any], groups: Sequence[Any], problem: str = "") -> N
     """
     if not dist.is_initialized():
         raise McoverError(problem or _NOT_STARTED)
-    told = [(dist.get_rank(), problem, dict(own))]
+    reports = [(dist.get_rank(), problem, dict(own))]
     for group in groups:
         everyone: list[Any] = [None] * dist.get_world_size(group)
         with failing_together("the comparison of models between ranks"):
-            dist.all_gather_object(everyone, told, group=group)
-        told = [one for part in everyone for one in part]
-    told.sort(key=lambda one: one[0])
-    for rank, why, _ in told:
+            dist.all_gather_object(everyone, reports, group=group)
+        reports = [one for part in everyone for one in part]
+    reports.sort(key=lambda one: one[0])
+    for rank, why, _ in reports:
         if why:
             raise McoverError(f"rank {rank}: {why}")
-    (first, _, known), *others = told
+    (first, _, known), *others = reports
     for rank, _, theirs in others:
         for name in known | theirs:
             mine, other = known.get(name), theirs.get(name)

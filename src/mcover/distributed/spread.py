@@ -55,12 +55,12 @@ def spread(
         McoverError: on all ranks, if the covered model is not the same on all of them, or its
             covers cannot be divided among them.
     """
-    problem, told = "", {}
+    problem, own = "", {}
     try:
-        told = _checked(covered, mesh, layout, check)
+        own = _checked(covered, mesh, layout, check)
     except McoverError as error:
         problem = str(error)
-    agree(told, groups_of(mesh) if isinstance(mesh, DeviceMesh) else [None], problem)
+    agree(own, groups_of(mesh) if isinstance(mesh, DeviceMesh) else [None], problem)
     return Spread(covered, mesh, layout, check)
 
 

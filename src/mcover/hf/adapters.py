@@ -61,19 +61,19 @@ def collapse_adapters(covered: Covered, rank: int | None = None) -> CollapsedAda
             "no LoRA adapter is lifted in this model; lift what peft.get_peft_model(model, "
             "LoraConfig(...)) returned, or write covered.collapse()."
         )
-    errors, lost, whole = {}, 0.0, 0.0
+    errors, lost, total = {}, 0.0, 0.0
     for one in factors:
         if one.adapter not in chosen or not (one.is_lifted or rank):
             continue
         one.check()
         squares = one.set_product(rank or one.rank)
         errors[one.name] = math.sqrt(squares[0] / squares[1]) if squares[1] else 0.0
-        lost, whole = lost + squares[0], whole + squares[1]
+        lost, total = lost + squares[0], total + squares[1]
     if rank is not None:
         configs: Any = model.peft_config
         for adapter in chosen:
             configs[adapter].r, configs[adapter].rank_pattern = rank, {}
-    return CollapsedAdapters(model, math.sqrt(lost / whole) if whole else 0.0, errors)
+    return CollapsedAdapters(model, math.sqrt(lost / total) if total else 0.0, errors)
 
 
 class _Factors:

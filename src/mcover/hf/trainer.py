@@ -96,7 +96,9 @@ class CoverTrainer(Trainer):
         }
         for what, (asked, remedy) in refused.items():
             if asked:
-                raise McoverError(f"CoverTrainer cannot have {what} of a covered model; {remedy}.")
+                raise McoverError(
+                    f"CoverTrainer does not support {what} of a covered model; {remedy}."
+                )
 
     # Training
 

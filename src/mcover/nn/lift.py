@@ -205,16 +205,16 @@ def load(path: str | Path, model: nn.Module) -> Covered:
 def _check_mixing(covered: Covered) -> None:
     """Refuses a message lift in which nothing mixes, and warns if less than half mixes."""
     inside = {p for _, _, layer, _ in covered.mixing() for p in layer.parameters()}
-    apart = {n: s.numel() for n, s in covered.stacks().items() if s not in inside}
+    unmixed = {n: s.numel() for n, s in covered.stacks().items() if s not in inside}
     total = sum(stack.numel() for stack in covered.stacks().values())
-    share = 1 - sum(apart.values()) / total
+    share = 1 - sum(unmixed.values()) / total
     if share >= 0.5:
         return
-    largest = sorted(apart, key=lambda name: -apart[name])[:5]
+    largest = sorted(unmixed, key=lambda name: -unmixed[name])[:5]
     kinds = {type(covered.net.get_submodule(n.rpartition(".")[0])).__name__ for n in largest}
     remedy = (
         f"no rule for {', '.join(sorted(kinds))}: their weights are copied for each cover and "
-        f"never meet ({', '.join(largest)}{', …' if len(apart) > 5 else ''}). Take "
+        f"never meet ({', '.join(largest)}{', …' if len(unmixed) > 5 else ''}). Take "
         "routing='directed', which routes any weight; or register the kind of layer with "
         "mcover.nn.register(); or select only layers that mix, with select=[...]."
     )

@@ -39,17 +39,17 @@ class Recomputations:
     ) -> Number:
         """Step and draw of a forward in training mode: its own, or those of the one it repeats."""
         hooked = saved_tensor_hooks_are_active()
-        again = _inside_backward()
+        is_repeated = _inside_backward()
         # With use_reentrant=False, hooks are active in both runs. With use_reentrant=True, hooks
         # are active in neither run, and the first run has gradients turned off.
-        if not (again or hooked or not torch.is_grad_enabled()):
+        if not (is_repeated or hooked or not torch.is_grad_enabled()):
             return advance()
         weights = versions(parameters)
         if weights != self._weights:
             self._weights, self._seen = weights, {}
         storages = _storages(given)
         key = None if storages is None else (hooked, _layout(given))
-        if again:
+        if is_repeated:
             return self._repeated(self._seen.get(key))
         number = advance()
         if storages is not None:

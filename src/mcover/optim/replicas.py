@@ -99,12 +99,12 @@ class _Coupled(Optimizer):
             pull = self._pull(group) if group["replicas"] else 0.0
             for stack in group["params"] if group["replicas"] else ():
                 if stack.grad is not None:
-                    way = self._offsets(stack).mul_(pull) if 0 < pull < 1 else None
-                    pulled.append((stack, pull, way, self._follow(stack, pull)))
+                    correction = self._offsets(stack).mul_(pull) if 0 < pull < 1 else None
+                    pulled.append((stack, pull, correction, self._follow(stack, pull)))
         self.base.step()
-        for stack, pull, way, centre in pulled:
-            if way is not None:
-                stack.sub_(way)
+        for stack, pull, correction, centre in pulled:
+            if correction is not None:
+                stack.sub_(correction)
             elif pull >= 1:  # replicas are set to their barycentre after the step of the base
                 stack.copy_(stack.mean(0, keepdim=True).expand_as(stack))
             if centre is not None:
@@ -186,14 +186,14 @@ class ReplicatedSGD(_Coupled):
                 "write a number for coupling."
             )
         stacks = [p for group in groups for p in group["params"] if p.requires_grad]
-        apart = sum(float(self._offsets(stack).square().sum()) for stack in stacks)
-        if apart == 0 and self.covers > 1:
+        squares = sum(float(self._offsets(stack).square().sum()) for stack in stacks)
+        if squares == 0 and self.covers > 1:
             raise McoverError(
                 "all replicas are equal at the start, which leaves coupling='auto' without a "
                 "scale; lift with noise above 0, or write a number for coupling."
             )
         for group in groups:
-            group["coupling"] = value / apart if apart else 0.0
+            group["coupling"] = value / squares if squares else 0.0
 
     def _waiting(self) -> list[Group]:
         return [g for g in self.param_groups if g["replicas"] and g["coupling"] == "auto"]
