@@ -16,14 +16,14 @@ from matplotlib.figure import Figure
 
 import mcover
 from mcover import statistics
-from mcover.annealing import (
+from mcover.statistics import Estimate
+from reproduction.figures import COLOURS, save
+from reproduction.perceptron import MessagePassingTrial
+from reproduction.state_evolution import (
     algorithmic_threshold,
     information_threshold,
     state_evolution,
 )
-from mcover.statistics import Estimate
-from reproduction.figures import COLOURS, save
-from reproduction.perceptron import MessagePassingTrial
 
 N = 1000
 LOADS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.45, 1.5, 1.55, 1.58, 1.6, 1.65, 1.7, 1.8, 1.9)

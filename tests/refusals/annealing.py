@@ -21,8 +21,6 @@ from mcover.annealing import (
     CustomSchedule,
     GeometricSchedule,
     amp,
-    kernels,
-    state_evolution,
 )
 from mcover.annealing.packed import pack_above, packed_fields, unpack_signs
 
@@ -132,7 +130,6 @@ ROWS = [
     ("a span below 1", lambda: AutoSchedule(span=0.5), "span is 0.5; …at least 1"),
     ("temperatures of an automatic schedule", lambda: AutoSchedule().temperatures(),
      "read result.options.schedule"),
-    ("couplings out of range", lambda: kernels.scales_of(None, [1.0], 301.0), "within ±300"),
     # Results.
     ("a read by name", reads("three"), "has none at 'three'"),
     ("an empty list of reads", reads([]), "has none at"),
@@ -149,6 +146,4 @@ ROWS = [
      "labels have shape (4,); write one for each of the 3 patterns"),
     ("a damping of 1", lambda: amp(PATTERNS, LABELS, damping=1.0),
      "damping is 1.0; write …at least 0 and below 1"),
-    ("an unknown start", lambda: state_evolution(1, "cold"),
-     "start is 'cold'; write 'uninformed' or 'informed'"),
 ]  # fmt: skip

@@ -35,17 +35,12 @@ from mcover.annealing.solve import SolveStatus as SolveStatus
 from mcover.annealing.solve import solve as solve
 from mcover.annealing.trajectory import Trajectory as Trajectory
 
-_MESSAGE_PASSING = ("algorithmic_threshold", "amp", "information_threshold", "state_evolution")
-
 if TYPE_CHECKING:
-    from mcover.annealing.message_passing import algorithmic_threshold as algorithmic_threshold
     from mcover.annealing.message_passing import amp as amp
-    from mcover.annealing.message_passing import information_threshold as information_threshold
-    from mcover.annealing.message_passing import state_evolution as state_evolution
 
 
 def __getattr__(name: str) -> Any:
     """Loads SciPy with the first use of message passing."""
-    if name not in _MESSAGE_PASSING:
+    if name != "amp":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("mcover.annealing.message_passing"), name)
+    return import_module("mcover.annealing.message_passing").amp
