@@ -35,8 +35,6 @@ from mcover.errors import McoverError, McoverWarning
 from mcover.seeds import Seed, streams
 
 __all__ = [
-    "EXACT_COVERS",
-    "TABLE_COVERS",
     "Routes",
     "Sampler",
     "log_permanent",
