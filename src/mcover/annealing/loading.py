@@ -30,16 +30,17 @@ def load_problem(path: str | Path, hidden: int = 1) -> Problem:
         hidden: hidden units K; 1 is a perceptron.
     """
     path = checks.check_path("path", path)
-    ending = path.suffix.lower()
+    ending, teacher = path.suffix.lower(), None
     if ending == ".npz":
         arrays = read_arrays(path)
         if not {"patterns", "labels"} <= set(arrays):
             needed = "it needs 'patterns' and 'labels': np.savez(path, patterns=..., labels=...)"
             raise McoverError(f"{path} holds the arrays {sorted(arrays)}; {needed}.")
         patterns, labels, teacher = arrays["patterns"], arrays["labels"], arrays.get("teacher")
-    elif ending in (".npy", ".csv"):
-        patterns, labels = _last_column(path, _read_npy(path) if ending == ".npy" else None)
-        teacher = None
+    elif ending == ".npy":
+        patterns, labels = _read_npy(path)
+    elif ending == ".csv":
+        patterns, labels = _read_csv(path)
     else:
         raise McoverError(f"cannot read {path}; write a file that ends in .npz, .npy or .csv.")
     hidden = checks.check_int("hidden", hidden, 1)
@@ -71,7 +72,8 @@ def _regular(path: str | Path) -> str | Path:
     return path
 
 
-def _read_npy(path: str | Path) -> NDArray[Any]:
+def _read_npy(path: str | Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Patterns, and labels from the last column."""
     try:
         checks.check_memory(2 * os.path.getsize(_regular(path)), f"{path}", "split the file")
         array = np.load(path, allow_pickle=False)
@@ -81,13 +83,6 @@ def _read_npy(path: str | Path) -> NDArray[Any]:
         raise
     except Exception as error:  # damaged files raise anything
         raise McoverError(f"cannot read {path} as an .npy file: {error}.") from error
-    return array
-
-
-def _last_column(path: str | Path, array: NDArray[Any] | None) -> tuple[Any, Any]:
-    """Patterns and labels of an array, or of a .csv file if there is none."""
-    if array is None:
-        return _read_csv(path)
     if array.ndim != 2 or array.shape[1] < 2:
         raise McoverError(
             f"{path} holds an array of shape {array.shape}; write one of shape (P, N + 1), with "

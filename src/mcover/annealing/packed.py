@@ -63,16 +63,10 @@ def pack_above(
     Shape: values (P, features) of float32 or float64; columns and thresholds (N,) → uint64
     (P, words).
     """
-    columns, thresholds = (
-        np.asarray(columns, dtype=np.intp),
-        np.asarray(thresholds, dtype=np.float64),
-    )
-    if (
-        values.ndim != 2
-        or columns.shape != thresholds.shape
-        or columns.ndim != 1
-        or not columns.size
-    ):
+    columns = np.asarray(columns, dtype=np.intp)
+    thresholds = np.asarray(thresholds, dtype=np.float64)
+    fits = values.ndim == 2 and columns.ndim == 1 and columns.shape == thresholds.shape
+    if not fits or not columns.size:
         raise McoverError(
             f"values have shape {values.shape}, columns {columns.shape} and thresholds "
             f"{thresholds.shape}; write (P, features), and as many columns as thresholds."
