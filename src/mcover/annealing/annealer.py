@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
 from mcover.annealing.chunks import anneal_on
-from mcover.annealing.graphs import METHOD, GraphReads, GraphResult
+from mcover.annealing.graphs import METHOD, GraphReads
 from mcover.annealing.options import (
     AnnealOptions,
     Energy,
@@ -24,8 +24,8 @@ from mcover.annealing.options import (
     bank_size,
 )
 from mcover.annealing.problems import Problem, Signs, as_signs, problem_of
-from mcover.annealing.reads import COURSE, AnnealStatus, LocalReads, Run
-from mcover.annealing.result import AnnealResult
+from mcover.annealing.progress import check_callbacks, reporting
+from mcover.annealing.reads import AnnealStatus, LocalReads, Run
 from mcover.annealing.schedules import (
     AutoSchedule,
     Schedule,
@@ -33,6 +33,7 @@ from mcover.annealing.schedules import (
     sweeps_of,
 )
 from mcover.annealing.tasks import check_executor
+from mcover.annealing.trajectory import COURSE
 from mcover.errors import McoverError, McoverWarning
 from mcover.factor_graph import FactorGraph
 from mcover.seeds import Seed, seed_sequence
@@ -130,10 +131,7 @@ def anneal(
             _warn("only the sign of a coupling counts, not its growth", "coupling_growth=0")
     num_reads = checks.check_int("num_reads", num_reads, 1)
     threads = checks.cpus() if workers is None else checks.check_int("workers", workers, 1)
-    if interrupt is not None:
-        checks.check_callable("interrupt", interrupt, "a function that returns a bool, or None")
-    if not isinstance(progress, bool):
-        checks.check_callable("progress", progress, "True, False or a function of an AnnealStatus")
+    check_callbacks(interrupt, progress, "an AnnealStatus")
     executor = check_executor(executor)
     if graph is not None and executor is not None:
         raise McoverError("a factor graph is annealed on threads; leave executor out.")
@@ -145,7 +143,9 @@ def anneal(
         starts = _starts(initial_states, num_reads, method.covers, data.sites)
     seeds = seed_sequence(seed).spawn(num_reads)
 
-    def start(show: Callable[[AnnealStatus], None] | None) -> AnnealResult | GraphResult:
+    # The bar shows the share of the whole run, because reads end at different times.
+    form = "{percentage:3.0f}%|{bar:10}| {desc} [{elapsed}<{remaining}]"
+    with reporting(progress, form, lambda status: status.share) as show:
         if graph is not None:
             points_of = partial(_record_points, record)
             reads = GraphReads(graph, options, seeds, initial_states, points_of, threads)
@@ -161,20 +161,6 @@ def anneal(
         if executor is not None:
             return anneal_on(executor, run, workers, interrupt, show)
         return LocalReads(run, threads).all(interrupt, show)
-
-    if progress is not True:
-        return start(progress or None)
-    from tqdm.auto import tqdm
-
-    # The bar shows the share of the whole run, because reads end at different times.
-    form = "{percentage:3.0f}%|{bar:10}| {desc} [{elapsed}<{remaining}]"
-    with tqdm(total=1.0, bar_format=form, desc="starting") as bar:
-
-        def show(at: AnnealStatus) -> None:
-            bar.set_description_str(str(at), refresh=False)
-            bar.update(at.share - bar.n)
-
-        return start(show)
 
 
 def _warn(problem: str, write: str) -> None:

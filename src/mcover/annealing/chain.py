@@ -8,6 +8,7 @@ trajectory, so the order and the use of the draws must not change.
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from mcover.annealing.bits import Words
@@ -60,7 +61,12 @@ class Sweeps(NamedTuple):
     accepted: Integers
     energies: Integers  # after each sweep, in units of the state
     proposals: Integers
-    over: bool  # whether the chain ended: solved, or in a minimum that it cannot leave
+    ended: bool  # solved, or in a minimum that the chain cannot leave
+
+
+def generator(seed: SeedSequence) -> Words:
+    """The random numbers of a chain: the state of `next64`, uint64 (4,)."""
+    return seed.generate_state(4, np.uint64).astype(np.uint64)
 
 
 @njit(forceinline=True)

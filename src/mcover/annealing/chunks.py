@@ -6,14 +6,15 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mcover.annealing.reads import COURSE, AnnealStatus, LocalReads, Run
-from mcover.annealing.result import AnnealResult
+from mcover.annealing.reads import AnnealStatus, LocalReads, Run
+from mcover.annealing.result import ARRAYS, AnnealResult
 from mcover.annealing.tasks import IN_FLIGHT, run_tasks
+from mcover.annealing.trajectory import joined
 
 _CHUNKS_PER_WORKER = 4  # so that others can take over most of the share of a slow worker
 
@@ -71,17 +72,11 @@ def _anneal_chunk(run: Run) -> AnnealResult:
 
 def _joined(results: Sequence[AnnealResult], interrupted: bool) -> AnnealResult:
     """Joins results of the same options, in their order."""
-    first = results[0]
-    course = {
-        name: np.concatenate([getattr(one.trajectory, name) for one in results]) for name in COURSE
-    }
     arrays: dict[str, Any] = {
-        one.name: np.concatenate([getattr(result, one.name) for result in results])
-        for one in fields(first)
-        if isinstance(getattr(first, one.name), np.ndarray)
+        name: np.concatenate([getattr(one, name) for one in results]) for name in ARRAYS
     }
-    trajectory = replace(first.trajectory, **course)
-    return replace(first, **arrays, trajectory=trajectory, interrupted=interrupted)
+    course = joined([one.trajectory for one in results])
+    return replace(results[0], **arrays, trajectory=course, interrupted=interrupted)
 
 
 def _status(found: dict[int, AnnealResult], reads: int, seconds: float) -> AnnealStatus:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcover import checks
 from mcover.annealing.options import RSA, AnnealOptions, bank_size
-from mcover.annealing.reads import COURSE, ThreadedReads
-from mcover.annealing.result import reads_text
+from mcover.annealing.reads import ThreadedReads
+from mcover.annealing.result import RunResult, reads_text
 from mcover.annealing.schedules import AutoSchedule
 from mcover.annealing.tasks import next_slice
-from mcover.annealing.trajectory import Trajectory
+from mcover.annealing.trajectory import Trajectory, select
 from mcover.errors import McoverError
 from mcover.factor_graph import FactorGraph, GraphCover, lift_bank
 from mcover.plain import brief
 from mcover.routing import draw_bank
-from mcover.tables import facts, html_table
 from mcover.topology import Identity
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GraphResult:
+class GraphResult(RunResult[Assignment]):
     """The result of :func:`mcover.anneal` for a factor graph; arrays have an entry for each read.
 
     ``len(result)``, ``result[3]`` and iteration give the best :class:`Assignment` of each read.
@@ -76,17 +75,8 @@ class GraphResult:
     options: AnnealOptions
     interrupted: bool
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __iter__(self) -> Iterator[Assignment]:
-        return (self[read] for read in range(len(self)))
-
     def __getitem__(self, read: int) -> Assignment:
-        read = checks.check_int("read", read)
-        if not -len(self) <= read < len(self):
-            raise IndexError(f"there is no read {read}; the result has {len(self)}.")
-        read %= len(self)
+        read = self._number(checks.check_int("read", read))
         cover = int(np.argmin(self.cover_objective[read]))
         if self.objective[read] <= self.cover_objective[read, cover]:
             of, objective, chosen = self.majority[read], self.objective[read], None
@@ -104,24 +94,12 @@ class GraphResult:
         """Energy, acceptance and overlap of covers, for each read (thin) and on average (thick)."""
         return self.trajectory.plot(f"{brief(self.options.method)}, {reads_text(len(self))}")
 
-    def __repr__(self) -> str:
-        return facts("GraphResult", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_table("GraphResult", [], self._facts())
-
-    def _facts(self) -> list[list[str]]:
-        best, temperatures = self.best, self.options.schedule.temperatures()
+    def _outcome(self) -> list[list[str]]:
+        best = self.best
         whose = "majority" if best.cover is None else f"cover {best.cover}"
-        ends = f"T = {temperatures[0]:.4g} to {temperatures[-1]:.4g}"
-        state = ", interrupted" if self.interrupted else ""
         return [
             ["graph", repr(self.lifts[0].graph).strip("<>").removeprefix("FactorGraph: ")],
-            ["method", brief(self.options.method)],
-            ["schedule", f"{self.options.schedule.kind}, {ends}, {len(temperatures)} sweeps"],
-            ["reads", f"{len(self)}, {np.count_nonzero(self.finished)} finished{state}"],
             ["best objective", f"{best.objective:.6g} ({whose} of read {best.read})"],
-            ["time", f"{self.seconds.sum():.3g} core seconds"],
         ]
 
 
@@ -173,18 +151,18 @@ class GraphReads(ThreadedReads):
 
     def read(self, read: int, seed: SeedSequence, halt: threading.Event) -> None:
         """Anneals one read; ends early when ``halt`` is set."""
-        from mcover.annealing.chain import ORDERS
+        from mcover.annealing.chain import ORDERS, generator
         from mcover.annealing.graph_chain import random_values
 
         begin, options, length = time.thread_time(), self.options, len(self.temperatures)
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
-        rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
+        rng = generator(chain_seed)
         values = random_values(rng, [len(one) for one in self.graph.domains], self.covers)
         if self.starts is not None:
             values = self.starts[read].copy()
         chain: Any = None
-        here, slice_, accepted_since, moves_since, over = 0, 1, 0, 0, False
-        while here < length and not over and not halt.is_set():
+        here, slice_, accepted_since, moves_since, ended = 0, 1, 0, 0, False
+        while here < length and not ended and not halt.is_set():
             if here % self.redraw_every == 0:
                 lifted = self._lift(redraw_seed.spawn(1)[0] if here else route_seed)
                 chain, self.lifts[read] = self._chain(lifted, values, rng), lifted
@@ -203,21 +181,20 @@ class GraphReads(ThreadedReads):
             self.indices[read], self.sweeps[read], self.last = values, here, read
             self.energy[read], self.acceptance[read] = chain.energy(), accepted_since / moves_since
             self.seconds[read] = time.thread_time() - begin
-            over = options.stop_at_zero and self._value(_majority(values)) == 0
+            ended = options.stop_at_zero and self._value(_majority(values)) == 0
             if (point := self.point_at(here)) is not None:
                 self.course.energy[read, point] = self.energy_per_term(read)
                 self.course.acceptance[read, point] = self.acceptance[read]
                 if self.covers > 1:
                     self.course.cover_overlap[read, point] = _agreement(values)
                 accepted_since = moves_since = 0
-        self.done[read] = over or here == length
+        self.done[read] = ended or here == length
 
     def result(self, interrupted: bool) -> GraphResult:
         """The result of the reads that were started."""
         begun = np.flatnonzero(self.sweeps)
         indices = self.indices[begun]
         majority = np.stack([_majority(one) for one in indices])
-        course = {name: getattr(self.course, name)[begun] for name in COURSE}
         return GraphResult(
             values=self._decoded(indices.transpose(0, 2, 1)),
             energy=self.energy[begun],
@@ -228,7 +205,7 @@ class GraphReads(ThreadedReads):
             seconds=self.seconds[begun],
             sweeps=self.sweeps[begun],
             finished=self.done[begun],
-            trajectory=replace(self.course, **course),
+            trajectory=select(self.course, begun),
             lifts=tuple(one for read in begun if (one := self.lifts[read]) is not None),
             options=self.options,
             interrupted=interrupted,

@@ -77,10 +77,8 @@ from mcover.annealing.chain import (
     shuffle,
     uniform,
 )
-from mcover.annealing.options import MAX_COUPLING
 from mcover.annealing.students import solved
 from mcover.compiled import njit
-from mcover.errors import McoverError
 
 RULES = ("glauber", "metropolis")  # compiled code uses the index
 GLAUBER = RULES.index("glauber")
@@ -264,7 +262,7 @@ def make_tables(state: State) -> Tables:
 def fill_tables(tables: Tables, state: State, scale: float, gamma: float) -> Any:
     """Tables of exp for one temperature; returns their reach."""
     covers, most = state.weights.shape[0], 2 * state.destinations * state.patterns
-    bound = (_CERTAIN + 2.0 * abs(gamma)) / scale if scale > 0.0 else np.inf
+    bound = (_CERTAIN + 2.0 * gamma) / scale if scale > 0.0 else np.inf
     reach = np.int64(min(np.ceil(bound), np.float64(most)))
     if 2.0 * scale * reach > _LARGEST:
         return np.int64(-1)
@@ -359,14 +357,14 @@ def advance(
     index % M. Energies are in units of ``state.unit``; ``stop_at_zero`` ends the run after a sweep
     that solved the problem.
 
-    Shape: temperatures (t,), >= 0; gammas (t,) or one number, at most MAX_COUPLING in size; rng
-    uint64 (4,), not all zero.
+    Shape: temperatures (t,), >= 0; gammas (t,) or one number, from 0 to MAX_COUPLING; rng uint64
+    (4,), not all zero.
     """
     scales, gammas = scales_of(state, temperatures, gammas)
     rows = np.zeros((2, scales.size), dtype=np.int64)
     how = RULES.index(rule), ORDERS.index(order)
-    done, over = _advance(state, scales, gammas, *how, rng, stop_at_zero, *rows)
-    return Sweeps(rows[0, :done], rows[1, :done], np.full(done, state.weights.size), over)
+    done, ended = _advance(state, scales, gammas, *how, rng, stop_at_zero, *rows)
+    return Sweeps(rows[0, :done], rows[1, :done], np.full(done, state.weights.size), ended)
 
 
 def scales_of(
@@ -375,11 +373,8 @@ def scales_of(
     """unit/T and γ of every sweep."""
     temperatures = np.array(temperatures, dtype=np.float64)
     gammas = np.array(np.broadcast_to(gammas, temperatures.shape), dtype=np.float64)
-    if not (np.abs(gammas) <= MAX_COUPLING).all():
-        most = np.abs(gammas).max()
-        raise McoverError(f"gammas reach {most}; keep them within ±{MAX_COUPLING}.")
     # A factor of exp(-100) forbids a step in practice, so T = 0 needs no special case. The coupling
     # may contribute up to exp(2γ), hence the second term.
     with np.errstate(divide="ignore"):
-        scales = np.minimum(state.unit / temperatures, 100.0 + 2.0 * np.abs(gammas))
+        scales = np.minimum(state.unit / temperatures, 100.0 + 2.0 * gammas)
     return scales, gammas

@@ -22,6 +22,8 @@ from mcover.seeds import Seed, streams
 Signs = NDArray[np.int8]
 Weights = Signs | NDArray[np.float64]
 Ties = Literal["redraw", "plus"]
+Size = tuple[int, int, int]
+"""Patterns, hidden units, inputs."""
 
 _REDRAWS = 500
 _TEST_PATTERNS = 20_000
@@ -48,6 +50,7 @@ class Problem:
         self.hidden = checks.check_int("hidden", hidden, 1)
         self.inputs = int(self.patterns.shape[1])
         self.sites = self.hidden * self.inputs
+        self.size: Size = len(self.patterns), self.hidden, self.inputs
         self.teacher = None if teacher is None else as_signs("teacher", teacher, (self.sites,))
 
     def __repr__(self) -> str:

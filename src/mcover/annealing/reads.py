@@ -17,11 +17,10 @@ from mcover.annealing.options import AnnealOptions, bank_size, couplings_of
 from mcover.annealing.problems import Problem, Signs
 from mcover.annealing.result import AnnealResult, collapse_mean, collapse_sign
 from mcover.annealing.tasks import POLL_SECONDS, next_slice
-from mcover.annealing.trajectory import Trajectory
+from mcover.annealing.trajectory import COURSE, Trajectory, select
 from mcover.routing import draw_bank
 
 _TOGETHER = 32  # points of a trajectory for which overlaps are computed in one product
-COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
 
 
 @dataclass(frozen=True)
@@ -176,11 +175,11 @@ class LocalReads(ThreadedReads):
         super().__init__(run.options, run.seeds, run.points, threads, len(problem.patterns))
         self.problem, self.columns, self.starts = problem, run.columns, run.starts
         self.bank = bank_size(run.options.method, problem.sites)
-        self.size = (len(problem.patterns), problem.hidden, problem.inputs)
         self.weights = np.zeros((self.reads, self.covers, problem.sites), dtype=np.int8)
 
     def read(self, read: int, seed: SeedSequence, halt: threading.Event) -> None:
         """Anneals one read; ends with what it has once ``halt`` is set."""
+        from mcover.annealing.chain import generator
         from mcover.annealing.searches import run
         from mcover.annealing.states import make_state, random_weights
 
@@ -188,19 +187,21 @@ class LocalReads(ThreadedReads):
         problem, options, length = self.problem, self.options, len(self.temperatures)
         columns = self.columns
         route_seed, redraw_seed, chain_seed = seed.spawn(3)
-        rng = chain_seed.generate_state(4, np.uint64).astype(np.uint64)
+        rng = generator(chain_seed)
         weights = random_weights(rng, self.covers, problem.sites)
         if self.starts is not None:
             weights = self.starts[read]
         bank = draw_bank(options.method.topology, self.covers, problem.sites, self.bank, route_seed)
-        state = make_state(columns, *self.size, bank.routes, weights, options.energy)
+        state = make_state(columns, *problem.size, bank.routes, weights, options.energy)
         here, slice_, accepted_since, proposals_since = 0, 1, 0, 0
         recorded: list[Signs] = []
-        over = False
-        while here < length and not over and not halt.is_set():
+        ended = False
+        while here < length and not ended and not halt.is_set():
             if here and here % self.redraw_every == 0:
                 bank = bank.redraw(redraw_seed.spawn(1)[0])
-                state = make_state(columns, *self.size, bank.routes, state.weights, options.energy)
+                state = make_state(
+                    columns, *problem.size, bank.routes, state.weights, options.energy
+                )
             there = self.stop_after(here, slice_)
             since = time.perf_counter()
             done = run(
@@ -219,7 +220,7 @@ class LocalReads(ThreadedReads):
             slice_ = next_slice(slice_, made, time.perf_counter() - since)
             accepted_since += int(done.accepted.sum())
             proposals_since += int(done.proposals.sum())
-            over = done.over
+            ended = done.ended
             here += made
             self.energy[read] = float(done.energies[-1]) * state.unit
             self.acceptance[read] = accepted_since / max(proposals_since, 1)
@@ -234,7 +235,7 @@ class LocalReads(ThreadedReads):
                 if len(recorded) == _TOGETHER:
                     self._overlaps(read, point + 1, recorded)
         self._overlaps(read, int(np.searchsorted(self.points, here)), recorded)
-        self.done[read] = over or here == length
+        self.done[read] = ended or here == length
 
     def result(self, interrupted: bool) -> AnnealResult:
         """The reads that were begun."""
@@ -242,7 +243,6 @@ class LocalReads(ThreadedReads):
         weights = self.weights[begun]
         mean, sign = collapse_mean(weights), collapse_sign(weights)
         collapsed_energy, training_errors, margin = self._collapsed(sign)
-        course = {name: getattr(self.course, name)[begun] for name in COURSE}
         return AnnealResult(
             weights=weights,
             energy=self.energy[begun],
@@ -255,7 +255,7 @@ class LocalReads(ThreadedReads):
             seconds=self.seconds[begun],
             sweeps=self.sweeps[begun],
             finished=self.done[begun],
-            trajectory=replace(self.course, **course),
+            trajectory=select(self.course, begun),
             options=self.options,
             patterns=self.terms,
             interrupted=interrupted,
@@ -269,10 +269,9 @@ class LocalReads(ThreadedReads):
         They are read from the counters of a chain of one cover. ``Problem`` computes the same
         numbers, but by a matrix product that would start the threads of BLAS.
         """
-        from mcover.annealing.states import make_state, margins
+        from mcover.annealing.states import margins, single
 
-        itself = np.zeros((1, self.problem.sites, 1), dtype=np.uint8)
-        chains = (make_state(self.columns, *self.size, itself, one[None]) for one in students)
+        chains = (single(self.columns, self.problem.size, one, "linear") for one in students)
         found = np.concatenate([margins(chain) for chain in chains])
         errors = np.sum(found <= 0, axis=-1)
         terms = self.problem.inputs if self.problem.hidden == 1 else self.problem.hidden

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +17,7 @@ from mcover import checks, statistics
 from mcover.annealing.loading import read_arrays
 from mcover.annealing.options import AnnealOptions
 from mcover.annealing.problems import Signs
-from mcover.annealing.trajectory import Trajectory
+from mcover.annealing.trajectory import Trajectory, select
 from mcover.errors import McoverError
 from mcover.files import write_atomic
 from mcover.plain import brief, from_plain, to_plain
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FORMAT = "mcover.AnnealResult/3"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,8 +83,57 @@ class Summary:
         return [[name, f"{of:{spec}}"] for name, (of, spec) in texts.items() if of is not None]
 
 
+class RunResult(Generic[T]):
+    """What results of patterns and of graphs have in common: an entry for each read."""
+
+    energy: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    finished: NDArray[np.bool_]
+    options: AnnealOptions
+    interrupted: bool
+
+    def __len__(self) -> int:
+        return len(self.energy)
+
+    def __iter__(self) -> Iterator[T]:
+        return (self[read] for read in range(len(self)))
+
+    def __getitem__(self, read: Any) -> Any:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return facts(type(self).__name__, self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_table(type(self).__name__, [], self._facts())
+
+    def _number(self, read: int) -> int:
+        """The number of a read, which may count from the end."""
+        if not -len(self) <= read < len(self):
+            raise IndexError(f"there is no read {read}; the result has {len(self)}.")
+        return read % len(self)
+
+    def _facts(self) -> list[list[str]]:
+        """The names and texts in the representations."""
+        options, temperatures = self.options, self.options.schedule.temperatures()
+        ends = f"T = {temperatures[0]:.4g} to {temperatures[-1]:.4g}"
+        done = int(np.count_nonzero(self.finished))
+        state = "all finished" if done == len(self) else f"{done} finished"
+        return [
+            ["method", brief(options.method)],
+            ["schedule", f"{options.schedule.kind}, {ends}, {len(temperatures)} sweeps"],
+            ["reads", f"{len(self)}, {state}" + (", interrupted" if self.interrupted else "")],
+            *self._outcome(),
+            ["time", f"{self.seconds.sum():.3g} core seconds"],
+        ]
+
+    def _outcome(self) -> list[list[str]]:
+        """The facts about the best read."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class AnnealResult:
+class AnnealResult(RunResult[Student]):
     """The result of :func:`mcover.anneal`; arrays have one entry for each read.
 
     ``len(result)`` is the number of reads, ``result[3]`` and iteration give each read's
@@ -109,12 +161,6 @@ class AnnealResult:
     patterns: int  # number of patterns of the problem
     interrupted: bool  # whether the run ended early; reads that never started are left out
 
-    def __len__(self) -> int:
-        return len(self.weights)
-
-    def __iter__(self) -> Iterator[Student]:
-        return (self[read] for read in range(len(self)))
-
     @overload
     def __getitem__(self, reads: int | np.integer[Any]) -> Student: ...
 
@@ -124,9 +170,7 @@ class AnnealResult:
     def __getitem__(self, reads: Any) -> Student | AnnealResult:
         if not isinstance(reads, int | np.integer) or isinstance(reads, bool):
             return self._select(reads)
-        if not -len(self) <= reads < len(self):
-            raise IndexError(f"there is no read {reads}; the result has {len(self)}.")
-        read = int(reads) % len(self)
+        read = self._number(int(reads))
         return Student(
             self.collapsed_sign[read],
             float(self.collapsed_energy[read]),
@@ -147,13 +191,8 @@ class AnnealResult:
         if chosen.ndim != 1 or not len(chosen):
             seen = checks.shown(reads)
             raise McoverError(f"{seen} selects no read; select at least one.")
-        course = {
-            name: of[chosen]
-            for name in _TRAJECTORY
-            if (of := getattr(self.trajectory, name)).ndim == 2
-        }
-        arrays = {name: getattr(self, name)[chosen] for name in _ARRAYS}
-        return replace(self, **arrays, trajectory=replace(self.trajectory, **course))
+        arrays = {name: getattr(self, name)[chosen] for name in ARRAYS}
+        return replace(self, **arrays, trajectory=select(self.trajectory, chosen))
 
     @cached_property
     def collapsed(self) -> NDArray[np.float64]:
@@ -218,16 +257,13 @@ class AnnealResult:
 
     def to_pandas(self) -> Any:
         """A pandas ``DataFrame`` with a row for each read, without the weights."""
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            if error.name != "pandas":
-                raise
+        if find_spec("pandas") is None:
             raise ModuleNotFoundError(
-                "to_pandas needs pandas, which is not installed; write pip install pandas, or use "
-                "result.record.",
+                "to_pandas needs pandas; write pip install pandas, or use result.record.",
                 name="pandas",
-            ) from error
+            )
+        import pandas
+
         return pandas.DataFrame(self._columns()).rename_axis("read")
 
     def summary(self) -> Summary:
@@ -269,26 +305,12 @@ class AnnealResult:
         title = f"{name}, {reads_text(len(self))}" if title is None else title
         return annealing_figure({name: vars(self.trajectory)}, title, outcomes)
 
-    def __repr__(self) -> str:
-        return facts("AnnealResult", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_table("AnnealResult", [], self._facts())
-
-    def _facts(self) -> list[list[str]]:
-        """The names and texts in the representations."""
-        reads, done, best = len(self), int(self.finished.sum()), self.best
-        state = "all finished" if done == reads else f"{done} finished"
-        options, temperatures = self.options, self.options.schedule.temperatures()
-        ends = f"T = {temperatures[0]:.4g} to {temperatures[-1]:.4g}"
+    def _outcome(self) -> list[list[str]]:
+        best = self.best
         wrong = f"{best.errors} of {self.patterns} patterns wrong, margin {best.margin:.4g}"
         return [
-            ["method", brief(options.method)],
-            ["schedule", f"{options.schedule.kind}, {ends}, {len(temperatures)} sweeps"],
-            ["reads", f"{reads}, {state}" + (", interrupted" if self.interrupted else "")],
-            ["solved", f"{np.count_nonzero(self.solved)} of {reads}"],
+            ["solved", f"{np.count_nonzero(self.solved)} of {len(self)}"],
             ["best energy", f"{best.energy:.6g} (read {best.read}: {wrong})"],
-            ["time", f"{self.seconds.sum():.3g} core seconds"],
         ]
 
     def _method(self) -> str:
@@ -311,7 +333,7 @@ class AnnealResult:
         target = checks.check_path("path", path)
         if target.suffix != ".npz":
             raise McoverError(f"cannot save to {target}; end the name in .npz.")
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays = {name: getattr(self, name) for name in ARRAYS}
         arrays |= {f"trajectory.{n}": getattr(self.trajectory, n) for n in _TRAJECTORY}
         about = {
             "format": _FORMAT,
@@ -332,7 +354,7 @@ class AnnealResult:
                 raise McoverError(f"it holds {about['format']}, not {_FORMAT}")
             course = Trajectory(**{name: arrays[f"trajectory.{name}"] for name in _TRAJECTORY})
             return cls(
-                **{name: arrays[name] for name in _ARRAYS},
+                **{name: arrays[name] for name in ARRAYS},
                 trajectory=course,
                 options=from_plain(AnnealOptions, about["options"], "options"),
                 patterns=int(about["patterns"]),
@@ -344,7 +366,7 @@ class AnnealResult:
 
 _TRAJECTORY = [field.name for field in fields(Trajectory)]
 _ABOUT = ("trajectory", "options", "patterns", "interrupted")
-_ARRAYS = [field.name for field in fields(AnnealResult) if field.name not in _ABOUT]
+ARRAYS = [field.name for field in fields(AnnealResult) if field.name not in _ABOUT]
 
 
 def reads_text(count: int) -> str:

@@ -71,7 +71,7 @@ def run(
     if rule == "repair":
         return repair(state, temperatures, gammas, rng, stop_at_zero)
     if rule == "descent":
-        gammas = scales_of(state, temperatures, gammas)[1]
+        gammas = np.broadcast_to(gammas, np.shape(temperatures))
         return descend(state, gammas, rng, order, improvement, stop_at_zero, stop_at_minimum)
     return advance(state, temperatures, gammas, rule, order, rng, stop_at_zero)
 
@@ -198,7 +198,7 @@ def _repair(
     energies: Integers,
     proposals: Integers,
 ) -> Any:
-    """The sweeps of `repair`; returns their number, and whether the search is over."""
+    """The sweeps of `repair`; returns their number, and whether the search ended."""
     weights, (covers, sites) = state.weights, state.weights.shape
     destinations = state.destinations
     tables, site_sums, reach = make_tables(state), compute_site_sums(weights), np.int64(0)
@@ -243,8 +243,8 @@ def repair(
     """
     scales, gammas = scales_of(state, temperatures, gammas)
     rows = np.zeros((3, scales.size), dtype=np.int64)
-    done, over = _repair(state, unsatisfied(state), scales, gammas, rng, stop_at_zero, *rows)
-    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], over)
+    done, ended = _repair(state, unsatisfied(state), scales, gammas, rng, stop_at_zero, *rows)
+    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], ended)
 
 
 # A pass accepts every improvement, or the best one, or only looks whether there is one.
@@ -257,7 +257,6 @@ def _pass(
 ) -> Any:
     """One pass over K*N*M flips; returns the numbers of proposals and of improvements."""
     weights, (covers, sites) = state.weights, state.weights.shape
-    towards = 1 if gamma > 0 else -1 if gamma < 0 else 0
     best: Any = np.intp(-1)
     lowest, side = np.int64(0), np.int64(0)  # ΔE and coupling loss that a flip has to beat
     improving = 0
@@ -267,7 +266,7 @@ def _pass(
         beta = index - q * covers
         w = np.int64(weights[beta, q])
         change = change_of(state, index, q, w)
-        loss = towards * w * (np.int64(site_sums[q]) - w)
+        loss = np.int64(gamma > 0) * w * (np.int64(site_sums[q]) - w)
         if change > lowest or (change == lowest and loss >= side):
             continue
         improving += 1
@@ -298,7 +297,7 @@ def _descend(
     energies: Integers,
     proposals: Integers,
 ) -> Any:
-    """The sweeps of `descend`; returns their number, and whether the search is over."""
+    """The sweeps of `descend`; returns their number, and whether the search ended."""
     site_sums, sequence = compute_site_sums(state.weights), new_sequence(order, state.weights.size)
     for t in range(gammas.size):
         shuffle(sequence, rng)
@@ -336,5 +335,5 @@ def descend(
     best = improvement == "best"
     how = (-1, _BEST) if best else (ORDERS.index(order), _TAKE)
     stop = stop_at_zero, stop_at_minimum
-    done, over = _descend(state, *how, gammas, rng, *stop, *rows)
-    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], over)
+    done, ended = _descend(state, *how, gammas, rng, *stop, *rows)
+    return Sweeps(rows[0, :done], rows[1, :done], rows[2, :done], ended)

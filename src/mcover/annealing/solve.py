@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -19,6 +19,7 @@ from mcover.annealing.attempts import Attempt, Budget, attempt
 from mcover.annealing.options import AnnealOptions, Method, bank_size, check_method
 from mcover.annealing.portfolio import PORTFOLIO, Plan
 from mcover.annealing.problems import Problem, problem_of
+from mcover.annealing.progress import check_callbacks, reporting
 from mcover.annealing.readouts import Readout
 from mcover.annealing.solution import Solution
 from mcover.annealing.tasks import Deadline, check_executor, run_tasks, workers_of
@@ -114,37 +115,17 @@ def solve(
         bank_size(method, given.sites)
     checks.check_choice("readout", readout, get_args(Readout))
     executor = check_executor(executor)
-    if interrupt is not None:
-        checks.check_callable("interrupt", interrupt, "a function that returns a bool, or None")
-    if not isinstance(progress, bool):
-        checks.check_callable("progress", progress, "True, False or a function of a SolveStatus")
+    check_callbacks(interrupt, progress, "a SolveStatus")
     methods = PORTFOLIO if method is None else (method,)
     search = _Search(given, seed_sequence(seed), most, bits, time_limit, methods, readout)
-    with _shown(search, progress) as show:
-        search.run(executor, workers, interrupt, show)
+    bar = "" if time_limit is None else "{percentage:3.0f}%|{bar:10}| "
+
+    def share(status: SolveStatus) -> float:
+        return 0.0 if time_limit is None else min(status.seconds / time_limit, 1.0)
+
+    with reporting(progress, bar + "{desc} [{elapsed}]", share) as report:
+        search.run(executor, workers, interrupt, report)
     return search.solution()
-
-
-@contextmanager
-def _shown(search: _Search, progress: Any) -> Iterator[Callable[[], None]]:
-    if progress is not True:
-        yield lambda: progress(search.status()) if progress else None
-        return
-    from tqdm.auto import tqdm
-
-    form = "{desc} [{elapsed}]"
-    limit = search.deadline.seconds
-    if limit is not None:
-        form = "{percentage:3.0f}%|{bar:10}| " + form
-    with tqdm(total=1.0, bar_format=form, desc="starting") as bar:
-
-        def show() -> None:
-            status = search.status()
-            bar.set_description_str(str(status), refresh=False)
-            bar.update(0.0 if limit is None else min(status.seconds / limit, 1.0) - bar.n)
-            bar.refresh()
-
-        yield show
 
 
 class _Search:
@@ -174,11 +155,15 @@ class _Search:
         executor: Executor | None,
         workers: int | None,
         interrupt: Callable[[], bool] | None,
-        show: Callable[[], None],
+        report: Callable[[SolveStatus], None] | None,
     ) -> None:
         """Searches until the problem is solved or the search is over."""
         from mcover.annealing.states import compile_kernels, pack_columns
         from mcover.annealing.temperatures import freezing_temperature
+
+        def show() -> None:
+            if report is not None:
+                report(self.status())
 
         show()
         compile_kernels()

@@ -24,6 +24,7 @@ from mcover.annealing.bits import (
 from mcover.annealing.chain import ERRORS, EVEN, ODD, Integers, State, next64
 from mcover.annealing.kernels import step_votes, write_masks
 from mcover.annealing.options import Rule
+from mcover.annealing.problems import Size
 from mcover.annealing.searches import run
 from mcover.compiled import njit
 from mcover.routing import draw_bank
@@ -129,6 +130,12 @@ def make_state(
     _build(state)
     state.energy[0] = _energy(state)
     return state
+
+
+def single(columns: Words, size: Size, weights: NDArray[np.int8], energy: str) -> State:
+    """The state of one copy, whose routes can only be the identity; weights (K*N,)."""
+    routes = np.zeros((1, weights.size, 1), dtype=np.uint8)
+    return make_state(columns, *size, routes, weights[None], energy)
 
 
 @njit()
@@ -239,8 +246,7 @@ def compile_kernels(rule: Rule = "glauber") -> float:
     draw_bank(GaussianRing(), 3, 1, 1, seed=0)
     for hidden in (1, 2):
         rng = np.array([1, 2, 3, 4], dtype=np.uint64)
-        routes = np.zeros((1, hidden, 1), dtype=np.uint8)
         columns = pack_columns(np.ones((1, 1), dtype=np.int8))
-        state = make_state(columns, 1, hidden, 1, routes, random_weights(rng, 1, hidden))
+        state = single(columns, (1, hidden, 1), random_weights(rng, 1, hidden)[0], "linear")
         run(state, [1.0], 0.0, rng, rule)
     return time.perf_counter() - begin

@@ -17,12 +17,12 @@ from dataclasses import replace
 import numpy as np
 
 from mcover.annealing.bits import Words
-from mcover.annealing.chain import State
+from mcover.annealing.chain import State, generator
 from mcover.annealing.kernels import advance, change_of
 from mcover.annealing.options import RSA, AnnealOptions
-from mcover.annealing.problems import Problem
+from mcover.annealing.problems import Problem, Size
 from mcover.annealing.schedules import AutoSchedule
-from mcover.annealing.states import make_state, random_weights
+from mcover.annealing.states import random_weights, single
 from mcover.compiled import njit
 
 ACCEPTED = 0.12
@@ -43,18 +43,16 @@ def _changes(state: State) -> float:
     return result
 
 
-def freezing_temperature(columns: Words, size: tuple[int, int, int], energy: str) -> float:
-    """T₀ of a problem of size (patterns, hidden, inputs), by cooling one copy until it freezes.
+def freezing_temperature(columns: Words, size: Size, energy: str) -> float:
+    """T₀ of a problem, by cooling one copy until it freezes.
 
     Cooling starts at the typical change of energy, where almost half of the proposals are accepted.
     A copy that finds a solution may never freeze, because some flips cost no energy there. Then T₀
     is the temperature at which the energy reached zero, but at least a fifth of the typical change,
     where random patterns freeze.
     """
-    sites = size[1] * size[2]
-    rng = np.random.SeedSequence(_SEED).generate_state(4, np.uint64).astype(np.uint64)
-    routes, weights = np.zeros((1, sites, 1), dtype=np.uint8), random_weights(rng, 1, sites)
-    state = make_state(columns, *size, routes, weights, energy)
+    sites, rng = size[1] * size[2], generator(np.random.SeedSequence(_SEED))
+    state = single(columns, size, random_weights(rng, 1, sites)[0], energy)
     typical = state.unit * max(math.sqrt(_changes(state) / sites), 1.0)
     temperature = typical
     sweeps = max(2, math.ceil(_PROPOSALS / sites))
@@ -75,18 +73,16 @@ def freezing_temperature(columns: Words, size: tuple[int, int, int], energy: str
 
 def resolve(options: AnnealOptions, problem: Problem, columns: Words) -> AnnealOptions:
     """Replaces an :class:`AutoSchedule` by the schedule for the measured T₀."""
-    if not isinstance(options.schedule, AutoSchedule):
-        return options
     hot = 1.0  # descent uses only the number of sweeps
-    if options.rule != "descent":
-        size = len(problem.patterns), problem.hidden, problem.inputs
-        hot = freezing_temperature(columns, size, options.energy)
+    if isinstance(options.schedule, AutoSchedule) and options.rule != "descent":
+        hot = freezing_temperature(columns, problem.size, options.energy)
     return with_temperature(options, hot)
 
 
 def with_temperature(options: AnnealOptions, hot: float) -> AnnealOptions:
-    """Replaces the :class:`AutoSchedule` of options by the schedule for T₀ = ``hot``."""
-    assert isinstance(options.schedule, AutoSchedule)
+    """Replaces an :class:`AutoSchedule` of options by the schedule for T₀ = ``hot``."""
+    if not isinstance(options.schedule, AutoSchedule):
+        return options
     factor = 0.5
     if options.method.covers > 1 and options.method.coupling:
         # Copies that attract each other start to agree at higher temperatures.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+COURSE = ("energy", "acceptance", "overlap", "cover_overlap")
+"""The arrays of a trajectory that have a row for each read."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,3 +43,14 @@ class Trajectory:
         from mcover.figures import annealing_figure
 
         return annealing_figure({"": vars(self)}, title)
+
+
+def select(course: Trajectory, reads: NDArray[Any]) -> Trajectory:
+    """The trajectory of some reads."""
+    return replace(course, **{name: getattr(course, name)[reads] for name in COURSE})
+
+
+def joined(courses: Sequence[Trajectory]) -> Trajectory:
+    """The trajectory of the reads of several runs with the same schedule."""
+    rows = {name: np.concatenate([getattr(one, name) for one in courses]) for name in COURSE}
+    return replace(courses[0], **rows)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +15,8 @@ import numpy as np
 
 import mcover
 from mcover import checks, statistics
-from mcover.annealing import PAPER, AnnealOptions, AnnealResult, AutoSchedule, Trajectory
+from mcover.annealing import PAPER, AnnealOptions, AnnealResult, AutoSchedule
+from mcover.annealing.trajectory import joined
 from mcover.cli.output import draw, say
 from mcover.extras import install
 from mcover.tables import table
@@ -135,7 +135,7 @@ def _compare_annealers(given: argparse.Namespace) -> None:
             from mcover.figures import annealing_figure
 
             return annealing_figure(
-                {n: vars(_joined([r.trajectory for r in of])) for n, of in of_paper.items()},
+                {n: vars(joined([r.trajectory for r in of])) for n, of in of_paper.items()},
                 f"±1 perceptron, {task}, the paper's settings, {len(found)} paired teachers",
                 {
                     n: np.array([r.generalization_error[0] for r in of])
@@ -195,13 +195,6 @@ def _summary(found: dict[str, list[AnnealResult]]) -> str:
         cells = f"{error:.4f}", f"{statistics.fraction(solved):.2f}", f"{seconds:.3g}"
         rows.append([name, *cells])
     return table(["method", "ε_g", "solved", "TTS99, core s"], rows)
-
-
-def _joined(courses: Sequence[Trajectory]) -> Trajectory:
-    """Joins trajectories of runs with the same schedule to one of several reads."""
-    names = ("energy", "acceptance", "overlap", "cover_overlap")
-    stacked = {n: np.concatenate([getattr(course, n) for course in courses]) for n in names}
-    return dataclasses.replace(courses[0], **stacked)
 
 
 def _compare_networks(epochs: int, folder: Path) -> None:
