@@ -154,7 +154,7 @@ def mixers_of(covered):
     """All mixers by their names in the reference; the identity if nothing mixes."""
     eye = torch.eye(covered.covers, dtype=torch.float64)[None, None]
     named = collections.defaultdict(lambda: eye)
-    for place, part, _, mixer in covered.mixing():
+    for place, part, _, mixer in covered._mixing():
         layer = place.removesuffix(f" ({part})")
         named[f"{layer}.mixer_{part}" if part else f"{layer}.mixer"] = mixer
     return named

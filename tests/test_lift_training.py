@@ -148,7 +148,7 @@ def test_mixed_precision_stays_close_to_full_precision(kind, routing):
 @both
 def test_routes_are_redrawn_when_asked_and_stay_otherwise(routing):
     def routes(covered):
-        return covered.mixers()["hidden"] if routing == "messages" else covered.route_index
+        return covered.mixers()["hidden"] if routing == "messages" else covered._route_index
 
     model, x = tiny(Perceptron)
     covered = lift(model, 4, Uniform(), routed(routing, redraw_every=2), seed=0)

@@ -20,6 +20,7 @@ from training import KINDS, RING, alone, assert_same, batches, lifted, sgd, trai
 
 import mcover
 from mcover import Directed, McoverError, Messages, distributed
+from mcover.distributed.spread import traffic
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCKS = {"blocks": 2, "block_channels": 1}
@@ -101,7 +102,7 @@ def test_the_layout_is_the_one_that_moves_fewer_bytes():
     assert taken["mlp", "all destinations", "auto"] == "whole"
     assert taken["mlp", "directed", "whole"] == "whole"
     uniform = mcover.lift(torch.nn.Linear(300, 300), 4, mcover.Uniform(), Directed(), seed=0)
-    routed, whole = distributed.traffic(uniform, ranks=2)
+    routed, whole = traffic(uniform, Directed(), ranks=2)
     assert whole == 2 * 0.5 * 4 * (300 * 301)
     assert routed == pytest.approx(2 * 0.5 * 2 * (300 * 301), rel=0.01)
 

@@ -4,12 +4,10 @@ from mcover.extras import require
 
 with require("mcover.distributed", "torch", "torch"):
     from mcover.distributed.checkpoints import beside_covers, load, save
-    from mcover.distributed.exchange import Layout
     from mcover.distributed.ranks import check, start
-    from mcover.distributed.spread import Spread, spread, traffic
+    from mcover.distributed.spread import Spread, spread
 
 __all__ = [
-    "Layout",
     "Spread",
     "beside_covers",
     "check",
@@ -17,5 +15,4 @@ __all__ = [
     "save",
     "spread",
     "start",
-    "traffic",
 ]

@@ -26,7 +26,7 @@ So "routed" moves fewer bytes if D·f < R − 1, and keeps R times less.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,8 +42,6 @@ from mcover.nn.mixing import (
     multiply_shared,
     with_biases,
 )
-
-Layout = Literal["routed", "whole"]
 
 
 class Exchange:

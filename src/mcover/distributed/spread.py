@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from mcover import checks
-from mcover.distributed.exchange import Exchange, Layout, RankRules
+from mcover.distributed.exchange import Exchange, RankRules
 from mcover.distributed.ranks import DIMENSIONS, agree, facts, failing_together, groups_of, in_step
 from mcover.distributed.virtual_models import Reads, returned_to_stacks, routed_models
 from mcover.errors import McoverError
@@ -26,7 +26,7 @@ def spread(
     covered: Covered,
     mesh: DeviceMesh,
     *,
-    layout: Layout | Literal["auto"] = "auto",
+    layout: Literal["auto", "routed", "whole"] = "auto",
     check: bool = True,
 ) -> Spread:
     """Returns the part of a covered model for this rank; called by all ranks of the mesh.
@@ -96,7 +96,7 @@ class Spread(Covered):
     def __init__(self, covered: Covered, mesh: DeviceMesh, layout: str, check: bool) -> None:
         self.mesh, self.check = mesh, check
         self.exchange = Exchange(mesh.get_group("covers"), covered.covers)
-        self.layout = _layout(covered, self.exchange, layout)
+        self.layout = _layout(covered, self.exchange.size, layout)
         held = slice(self.exchange.held.start, self.exchange.held.stop)
         divided = covered.state_stacks() | ({} if self.layout == "whole" else covered.stacks())
         own = {stack: stack.detach()[held].clone() for stack in divided.values()}
@@ -161,7 +161,7 @@ class Spread(Covered):
 
     def _reads(self, which: int, how: Directed) -> list[Reads]:
         """The elements of each stack that the virtual models of this destination read."""
-        index, stacks = self.route_index[which], self.stacks()
+        index, stacks = self._route_index[which], self.stacks()
         return [
             Reads(self.exchange, index[span], self.route_table, stacks[name].shape[1:])
             for name, span in directed.spans(stacks, how.granularity)
@@ -238,28 +238,22 @@ class Spread(Covered):
         return least
 
 
-def _layout(covered: Covered, across: Exchange, asked: str) -> Layout | None:
+def _layout(covered: Covered, ranks: int, asked: str) -> str | None:
     """The requested layout of the directed lift, or the one that moves fewer bytes."""
-    if not covered.is_directed:
+    how = covered.settings.routing
+    if not isinstance(how, Directed):
         return None
-    if asked in ("routed", "whole"):
-        return asked  # type: ignore[return-value]
-    routed, whole = traffic(covered, across.size)
+    if asked != "auto":
+        return asked
+    routed, whole = traffic(covered, how, ranks)
     return "routed" if routed <= whole else "whole"
 
 
-def traffic(covered: Covered, ranks: int) -> tuple[float, float]:
+def traffic(covered: Covered, how: Directed, ranks: int) -> tuple[float, float]:
     """The elements that a rank sends in a step of the directed lift, "routed" and "whole".
 
     2·D·f·(M/R)·P, where f is the share of reads that cross ranks, and 2·(1 − 1/R)·M·P.
     """
-    checks.check_instance("covered", covered, Covered, "what mcover.lift returned")
-    how = covered.settings.routing
-    if not isinstance(how, Directed):
-        raise McoverError("only the directed lift has layouts; lift with routing='directed'.")
-    ranks = checks.check_int("ranks", ranks, 1, covered.covers)
-    if covered.covers % ranks:
-        raise McoverError(f"ranks is {ranks}; write a divisor of the {covered.covers} covers.")
     table = covered.route_table.long()
     own = covered.covers // ranks
     crossing = (table // own != torch.arange(covered.covers, device=table.device) // own).sum(1)
@@ -267,7 +261,7 @@ def traffic(covered: Covered, ranks: int) -> tuple[float, float]:
     stacks = covered.stacks()
     for name, span in directed.spans(stacks, how.granularity):
         count = stacks[name][0].numel()
-        index = covered.route_index[:, span].long()
+        index = covered._route_index[:, span].long()
         elements += count
         crossed += float(crossing[index].double().mean()) * count
     return 2 * covered.passes * crossed / ranks, 2 * (1 - 1 / ranks) * covered.covers * elements

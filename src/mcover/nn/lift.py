@@ -204,7 +204,7 @@ def load(path: str | Path, model: nn.Module) -> Covered:
 
 def _check_mixing(covered: Covered) -> None:
     """Refuses a message lift in which nothing mixes, and warns if less than half mixes."""
-    inside = {p for _, _, layer, _ in covered.mixing() for p in layer.parameters()}
+    inside = {p for _, _, layer, _ in covered._mixing() for p in layer.parameters()}
     unmixed = {n: s.numel() for n, s in covered.stacks().items() if s not in inside}
     total = sum(stack.numel() for stack in covered.stacks().values())
     share = 1 - sum(unmixed.values()) / total
@@ -218,7 +218,7 @@ def _check_mixing(covered: Covered) -> None:
         "routing='directed', which routes any weight; or register the kind of layer with "
         "mcover.nn.register(); or select only layers that mix, with select=[...]."
     )
-    if not covered.mixing():
+    if not covered._mixing():
         raise McoverError(f"nothing in this model would mix: {remedy}")
     warnings.warn(
         f"only {share:.0%} of the lifted parameters are in layers that mix: {remedy}",

@@ -166,7 +166,7 @@ def _blocks(covered: CoverState) -> dict[nn.Module, int]:
     Once the model has run, a layer whose covers never met does not count, whatever its kind.
     """
     found: dict[nn.Module, int] = {}
-    for place, part, layer, mixer in covered.mixing():
+    for place, part, layer, mixer in covered._mixing():
         if covered._met and place not in covered._met:
             continue
         # Attention multiplies by its output projection itself.

@@ -106,9 +106,9 @@ class CoverState(nn.Module):
         how, stacks = self.settings.routing, self.stacks()
         if not isinstance(how, Directed):
             return [stack.unbind() for stack in stacks.values()]
-        which = checks.check_int("destination", which, 0, len(self.route_index) - 1)
+        which = checks.check_int("destination", which, 0, len(self._route_index) - 1)
         tables = self.route_table, self.route_inverse
-        return directed.virtual_models(stacks, how.granularity, self.route_index[which], *tables)
+        return directed.virtual_models(stacks, how.granularity, self._route_index[which], *tables)
 
     @torch.no_grad()
     def _returned(self, which: int, grads: dict[str, list[Tensor]]) -> dict[str, Tensor]:
@@ -117,7 +117,7 @@ class CoverState(nn.Module):
         if not isinstance(how, Directed):
             raise TypeError("gradients return along routes in the directed lift only")
         tables = self.route_table, self.route_inverse
-        index = self.route_index[which]
+        index = self._route_index[which]
         return directed.returned(self.stacks(), grads, how.granularity, index, *tables)
 
     def _cover_module(self, cover: int, values: Mapping[Tensor, Tensor]) -> nn.Module:
@@ -130,7 +130,7 @@ class CoverState(nn.Module):
     # --- routes and counters ----------------------------------------------------------------------
 
     @property
-    def route_index(self) -> Tensor:
+    def _route_index(self) -> Tensor:
         """The row of each source's route in the table of the directed lift, (S, sources)."""
         return self.route_bytes.view(torch.uint8 if self.covers <= BYTE_COVERS else torch.uint16)
 
@@ -140,7 +140,7 @@ class CoverState(nn.Module):
         how = self.settings.routing
         if isinstance(how, Messages):
             return how.streams or 1
-        return min(how.destinations or len(self.route_index), len(self.route_index))
+        return min(how.destinations or len(self._route_index), len(self._route_index))
 
     @property
     def routes(self) -> NDArray[Any]:
@@ -148,15 +148,15 @@ class CoverState(nn.Module):
         if not self.is_directed:
             raise McoverError("routes belong to routing='directed'; see covered.mixers().")
         if self._bank is None:
-            self._bank = self.route_table.cpu().numpy()[self.route_index.cpu().numpy()]
+            self._bank = self.route_table.cpu().numpy()[self._route_index.cpu().numpy()]
             self._bank.setflags(write=False)
         return self._bank
 
     def mixers(self) -> dict[str, Tensor]:
         """Q̂ of each layer that mixes, by the name of the layer: (units, blocks, M, M)."""
-        return {place: mixer for place, _, _, mixer in self.mixing()}
+        return {place: mixer for place, _, _, mixer in self._mixing()}
 
-    def mixing(self) -> list[tuple[str, str, nn.Module, Tensor]]:
+    def _mixing(self) -> list[tuple[str, str, nn.Module, Tensor]]:
         """Place, part, layer and mixer of every meeting."""
         return [
             (of.place(part), part, self.net.get_submodule(of.name), getattr(self, f"mixer_{n}"))
@@ -191,7 +191,7 @@ class CoverState(nn.Module):
     def _passes_of(self, step: int) -> list[int]:
         """The streams or destinations of a forward; destinations cycle through the bank."""
         count = self.passes
-        size = len(self.route_index) if self.is_directed else count
+        size = len(self._route_index) if self.is_directed else count
         return [(step * count + k) % size for k in range(count)]
 
     def _draw(self, number: int) -> None:
@@ -354,7 +354,7 @@ class CoverState(nn.Module):
 
     def _checksum(self) -> int:
         if self.is_directed:
-            return crc32([self.route_index, self.route_table])
+            return crc32([self._route_index, self.route_table])
         return self._mixer_checksum
 
 

@@ -137,7 +137,7 @@ class BatchedCovers:
     def _index(self) -> NDArray[np.unsignedinteger]:
         """The route of each parameter in the next step, as a row of the table."""
         (which,) = self.covered._next_destinations()
-        return self.covered.route_index[which].numpy()
+        return self.covered._route_index[which].numpy()
 
 
 @contextmanager
