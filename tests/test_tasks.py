@@ -1,13 +1,19 @@
 """Tasks on executors: lost workers, and queues."""
 
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from multiprocessing import get_context
 
-import numpy as np
 import pytest
 
-from mcover import McoverError, Perceptron, solve
+from mcover import McoverError, solve
 from mcover.annealing.tasks import run_tasks
+from problems_under_test import random_labels
 
 
 class Failing(Executor):
@@ -45,11 +51,11 @@ def test_any_other_error_of_a_library_reaches_the_caller():
     assert executor.submitted == 1
 
 
-class Counting(ProcessPoolExecutor):
+class Counting:
     """Notes how many tasks were unfinished at each submission."""
 
-    def __init__(self, workers):
-        super().__init__(workers, mp_context=get_context("spawn"))
+    def __init__(self, workers, **options):
+        super().__init__(workers, **options)
         self.futures, self.unfinished = [], []
 
     def submit(self, function, *arguments):
@@ -58,10 +64,27 @@ class Counting(ProcessPoolExecutor):
         return self.futures[-1]
 
 
+class Threads(Counting, ThreadPoolExecutor):
+    pass
+
+
+class Processes(Counting, ProcessPoolExecutor):
+    pass
+
+
+RANDOM = random_labels(150, 51)
+
+
 def test_no_restart_waits_in_the_queue_of_a_pool():
     """There it would keep the seconds that were left when it was submitted."""
-    rng = np.random.default_rng(0)
-    random = Perceptron(rng.choice([-1, 1], (150, 51)), rng.choice([-1, 1], 150))
-    with Counting(1) as pool:
-        solve(random, restarts=5, time_limit=None, seed=0, executor=pool)
+    with Processes(1, mp_context=get_context("spawn")) as pool:
+        solve(RANDOM, restarts=5, time_limit=None, seed=0, executor=pool)
     assert pool.unfinished == [0] * 5
+
+
+def test_restarts_on_threads_of_the_user_end_with_the_search():
+    stop = iter([False, True]).__next__
+    with Threads(2) as pool:
+        found = solve(random_labels(3000, 501), seed=0, executor=pool, interrupt=stop)
+        assert found.interrupted
+        assert all(one.done() for one in pool.futures)
