@@ -32,6 +32,7 @@ def test_annealing_returns_the_reads_that_were_begun():
 
 
 def test_a_graph_returns_what_was_reached():
+    anneal(RING, num_sweeps=2, seed=0)  # compiles, which may take longer than two polls
     seen, stop = [], iter([False, True]).__next__
     result = anneal(RING, schedule=LONG, seed=0, interrupt=stop, progress=seen.append)
     assert result.interrupted
@@ -56,6 +57,7 @@ def tell(at):
         told.append(True)  # before the print: Ctrl-C may arrive while it returns
         print("running", flush=True)
 ring = mcover.FactorGraph([(lambda a, b: -a * b, (i, (i + 1) % 8)) for i in range(8)])
+mcover.anneal(ring, num_sweeps=2, seed=0)  # compiles
 long = mcover.LinearSchedule(2.0, 0.2, 1e-6)
 assert mcover.anneal(ring, schedule=long, seed=0, progress=tell).interrupted
 print("ended", flush=True)
