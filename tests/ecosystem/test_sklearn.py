@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler, scale
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mcover
+from mcover.annealing import RECOMMENDED
 from mcover.sklearn import (
     MCoverCommitteeClassifier,
     MCoverMLPClassifier,
@@ -81,6 +82,12 @@ def test_students_are_those_of_solve(readout, wine):
             wanted = model.collapsed_[question, student].ravel()
             np.testing.assert_array_equal(wanted, found.weights)
             assert model.training_error_[question, student] == found.errors / len(patterns)
+
+
+def test_the_perceptron_anneals_as_anneal_does(wine):
+    bare = MCoverPerceptronClassifier(random_state=0).fit(*wine)
+    named = MCoverPerceptronClassifier(method=RECOMMENDED.method, random_state=0).fit(*wine)
+    np.testing.assert_array_equal(bare.packed_, named.packed_)
 
 
 def thresholds_of(X, k):
