@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ class Cost:
     """To the best setting of the best annealer."""
 
 
+@lru_cache(maxsize=1)
 def costs(summary: Summary) -> Mapping[tuple[str, str], list[Cost]]:
     """The costs of each method and kind of setting, in each family that has rows of both."""
     places = {(point.cell.panel, point.cell.series): point for point in summary.points}
