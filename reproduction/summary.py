@@ -121,10 +121,11 @@ class Point:
         """The estimate that figures show."""
         return self.estimates.get(self.metric)
 
-    @property
-    def values(self) -> dict[int, float]:
+    @cached_property
+    def values(self) -> Mapping[int, float]:
         """The first metric's outcome of every trial, by seed."""
-        return {row.seed: row.outcome[self.metric.outcome] for row in self.rows}
+        outcome = self.metric.outcome
+        return {row.seed: row.outcome[outcome] for row in self.rows}
 
     @cached_property
     def estimates(self) -> Mapping[Metric, Estimate]:
