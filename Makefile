@@ -69,7 +69,7 @@ test-browser: $(VENV)/.browser
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install --yes -qq --no-install-recommends chromium; }
 	@test -f $(OUT)/docs/index.html || { echo "no $(OUT)/docs/index.html: run make docs first"; exit 1; }
-	MCOVER_SITE=$(OUT)/docs $(RUN) -m pytest tests/browser --numprocesses auto
+	MCOVER_SITE=$(OUT)/docs $(RUN) -m pytest tests/browser
 
 # Integrations against the real frameworks.
 test-ecosystem: $(VENV)/.ecosystem
