@@ -147,7 +147,7 @@ class KeptGradients:
         try:
             with without_autocast():  # a backward computes in the dtypes of its forward
                 # Covers share the graph of the loss's own parameters: it is kept for the next one.
-                start = None if scale == 1 and not value.ndim else torch.full_like(value, scale)
+                start = None if scale == 1 and not value.ndim else torch.ones_like(value) * scale
                 torch.autograd.backward(value, start, retain_graph=bool(others))
         finally:
             for other, grad in zip(others, before, strict=True):
